@@ -194,7 +194,7 @@ impl Keeper {
             End::Leave(owner, name) => {
                 self.renewer.leave(&name);
                 notify::released(None);
-                owner.answer();
+                owner.confirm();
             }
             End::Lost if self.controls.len() > 1 => {
                 // The others are still relied on, as long as they are not renewed.

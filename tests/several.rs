@@ -237,7 +237,7 @@ fn many_are_renewed_at_a_server_that_is_far_away() {
     proxy.nxlock(words).run().exits(0).prints("ran\n").says_nothing();
 }
 
-/// It waits a second for the keeper, and all replies take two.
+/// It gives back the others within less than a second, and all replies would take two.
 #[test]
 fn a_keeper_leaves_in_time_though_the_server_is_far_away() {
     let redis = Redis::start();

@@ -33,7 +33,7 @@ pub fn release(global: &GlobalArgs, asked: &Release) -> anyhow::Result<Report> {
         (None, Some(given)) => {
             let claim = left_claim(&lock, token(given)?);
             let mut store = open_for(global, &prefix, &claim)?;
-            if keeper::ask_to_leave(&lock.key, &claim.token) {
+            if keeper::ask_to_leave(&lock.key, &claim.token, timeout) {
                 log::trace(format_args!("its keeper leaves \"{}\" to us", lock.name));
             }
             let released = retry::release(timeout, never, None, |limit| store.release(&claim, limit));

@@ -1,6 +1,7 @@
 //! The control socket of a keeper, for the owner of its token on the same machine: a socket in the abstract namespace,
 //! unix(7), named by the public part of the token. `release` announces there that it is about to release the lock, so
-//! that the keeper does not report a loss.
+//! that the keeper does not report a loss. The keeper replies twice: at once, that it has heard the announcement, and
+//! when it has left the lock to `release`.
 //!
 //! One message is one token (SOCK_SEQPACKET). Anybody may connect, so no caller may cost the keeper much: the keeper
 //! never waits for a caller, refuses other users by the kernel's peer credentials, and stops listening for a moment
@@ -24,8 +25,14 @@ use crate::clock::Moment;
 use crate::lock::Token;
 use crate::wait::{Limit, Woken};
 
-/// Time-out of `release` for a keeper's reply: a hung keeper must not delay it.
-const ANSWER: Duration = Duration::from_secs(1);
+/// Time-out of `release` for the keeper's first reply: a hung keeper must not delay it.
+const HEARS: Duration = Duration::from_secs(1);
+/// How long `release` waits for the second reply beyond the time-out of a server's reply: the keeper may wait for one, and
+/// gives back other locks within this.
+const LEAVES: Duration = Duration::from_secs(1);
+/// The keeper's replies: it has heard its caller, and it has left.
+const HEARD: &[u8] = b"h";
+const LEFT: &[u8] = b"l";
 /// Maximum connections in the backlog, and maximum accepted before the keeper does anything else.
 const BACKLOG: u8 = 64;
 /// Maximum callers that have not sent a token yet. `release` sends it at once; the oldest caller is dropped.
@@ -47,7 +54,7 @@ pub struct ControlSocket {
     pause: Option<Moment>,
 }
 
-/// A caller that has sent the token, and waits for the confirmation that nothing is renewed any more.
+/// A caller that has sent the token, knows that the keeper has heard it, and waits until the keeper has left.
 pub struct TokenOwner(UnixStream);
 
 /// The message of a caller.
@@ -76,7 +83,7 @@ impl ControlSocket {
         let mut waiting = VecDeque::new();
         for caller in self.callers.drain(..) {
             match received(&caller, token) {
-                Received::Token => return Some(TokenOwner(caller)),
+                Received::Token => return Some(TokenOwner::hear(caller)),
                 Received::Nothing => waiting.push_back(caller),
                 Received::Other => refused = true,
             }
@@ -124,9 +131,15 @@ impl ControlSocket {
 }
 
 impl TokenOwner {
-    /// Confirms that nothing is renewed any more.
-    pub fn answer(mut self) {
-        let _ = self.0.write_all(b"k");
+    fn hear(mut caller: UnixStream) -> TokenOwner {
+        // A caller that has ended needs no reply.
+        let _ = caller.write_all(HEARD);
+        TokenOwner(caller)
+    }
+
+    /// Confirms that nothing is renewed any more, and that the other locks of the claim are given back.
+    pub fn confirm(mut self) {
+        let _ = self.0.write_all(LEFT);
     }
 }
 
@@ -144,15 +157,24 @@ fn received(mut caller: &UnixStream, token: &Token) -> Received {
     }
 }
 
-/// Asks the keeper of a claim, if this machine has one, to leave the release to this process. Returns whether it does.
-pub fn ask_to_leave(key: &str, token: &Token) -> bool {
-    let limit = Limit::until(Moment::now() + ANSWER);
+/// Asks the keeper of a claim, if this machine has one, to leave the release to this process, and waits until it has left:
+/// no renewal is in flight then, and the other locks of the claim are given back. `server_timeout` is that of a server's
+/// reply. Returns whether the keeper has left.
+pub fn ask_to_leave(key: &str, token: &Token, server_timeout: Duration) -> bool {
+    let limit = Limit::until(Moment::now() + HEARS);
     let Some(mut keeper) = name(key, token).and_then(|name| call(&name, limit).ok()) else { return false };
     // Another user may have the name by now, and must not get the token.
     (is_ours(&keeper) || geteuid().is_root())
         && keeper.write_all(token.as_str().as_bytes()).is_ok()
-        && limit.wait_for(&[(keeper.as_fd(), PollFlags::POLLIN)]).is_ok_and(|woken| woken == Woken::Ready)
-        && keeper.read(&mut [0]).is_ok_and(|n| n > 0)
+        && replies(&keeper, HEARD, limit)
+        && replies(&keeper, LEFT, Limit::until(Moment::now() + server_timeout + LEAVES))
+}
+
+/// Returns whether the keeper's next reply is this one. The end of the keeper is another.
+fn replies(mut keeper: &UnixStream, expected: &[u8], limit: Limit<'_>) -> bool {
+    let mut reply = [0; 2];
+    limit.wait_for(&[(keeper.as_fd(), PollFlags::POLLIN)]).is_ok_and(|woken| woken == Woken::Ready)
+        && keeper.read(&mut reply).is_ok_and(|length| reply[..length] == *expected)
 }
 
 /// Connects; waits for room in the backlog if it is full.
@@ -193,6 +215,7 @@ mod tests {
     use crate::wait::is_ready;
 
     const KEY: &str = "lock:job";
+    const SERVER_TIMEOUT: Duration = Duration::from_secs(20);
 
     fn mint() -> Token {
         let owner = Owner { user: "u".into(), host: "h".into(), pid: 1, known_as: None };
@@ -244,18 +267,22 @@ mod tests {
         // The same id, but another token.
         let half: Token = format!("nx1:{}:u@h:1:0:other", token.random_part()).parse().unwrap();
         let (theirs, ours) = (half.clone(), key.clone());
-        let stranger = thread::spawn(move || ask_to_leave(&ours, &theirs));
+        let stranger = thread::spawn(move || ask_to_leave(&ours, &theirs, SERVER_TIMEOUT));
         while !stranger.is_finished() {
             wait(&control, Limit::until(Moment::now() + PAUSE));
             assert!(control.owner(&token).is_none());
         }
         assert!(!stranger.join().unwrap());
         let (theirs, ours) = (token.clone(), key.clone());
-        let owner = thread::spawn(move || ask_to_leave(&ours, &theirs));
-        find(&mut control, &token).answer();
+        let owner = thread::spawn(move || ask_to_leave(&ours, &theirs, SERVER_TIMEOUT));
+        find(&mut control, &token).confirm();
         assert!(owner.join().unwrap());
+        let (theirs, ours) = (token.clone(), key.clone());
+        let owner = thread::spawn(move || ask_to_leave(&ours, &theirs, SERVER_TIMEOUT));
+        drop(find(&mut control, &token));
+        assert!(!owner.join().unwrap(), "it has heard the owner, and has ended");
         drop(control);
-        assert!(!ask_to_leave(&key, &token), "nobody is there");
+        assert!(!ask_to_leave(&key, &token, SERVER_TIMEOUT), "nobody is there");
     }
 
     #[test]
@@ -297,10 +324,9 @@ mod tests {
             owner.write_all(theirs.as_str().as_bytes()).unwrap();
             owner
         });
-        find(&mut control, &token).answer();
-        let mut owner = owner.join().unwrap();
-        soon().wait_for(&[(owner.as_fd(), PollFlags::POLLIN)]).unwrap();
-        assert_eq!(owner.read(&mut [0; 2]).unwrap(), 1);
+        find(&mut control, &token).confirm();
+        let owner = owner.join().unwrap();
+        assert!(replies(&owner, HEARD, soon()) && replies(&owner, LEFT, soon()));
         drop((silent, more));
     }
 

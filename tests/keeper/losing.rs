@@ -7,7 +7,8 @@ use nix::sys::signal::Signal;
 use super::{Asked, Bystander, LONG, Script};
 use crate::support::turns::{Turn, break_it, holder_id, is_free, is_renewed, release};
 use crate::support::{
-    Authority, Five, Local, Nxlock, Redis, eventually, is_alive, lasts, may_unshare, now, program, state_of, wall,
+    Authority, Fate, Five, Local, Nxlock, Proxy, Redis, eventually, is_alive, lasts, may_unshare, now, program,
+    state_of, wall,
 };
 
 #[test]
@@ -231,6 +232,25 @@ fn a_keeper_that_is_stopped_does_not_hold_up_a_release_nor_take_it_for_a_loss() 
     assert!(!script.running.stdout().contains("failed"));
     script.ends_untold();
     next.leaves();
+}
+
+/// A renewal that is in flight may put back a lock that was released meanwhile.
+#[test]
+fn a_release_waits_for_a_renewal_that_takes_longer_than_a_second() {
+    let redis = Redis::start();
+    let proxy = Proxy::by_command(&redis, |_, command| match command.contains("renew") {
+        true => Fate::Held,
+        false => Fate::Delivered,
+    });
+    let pid = std::process::id().to_string();
+    // It is renewed at once, as it is heard from then on, and a renewal is tried for two seconds.
+    let token = proxy.nxlock(["acquire", "job", "--while-pid", &pid, "--ttl", "12s"]).run().exits(0).token();
+    eventually("it is being renewed", || proxy.commands().iter().any(|command| command.contains("renew")));
+    proxy.nxlock(["-v", "release", "job", &token]).run().exits(0).says("its keeper leaves \"job\" to us");
+    let before = redis.scripts_run();
+    proxy.lets_go();
+    eventually("the renewal has arrived", || redis.scripts_run() > before);
+    assert!(is_free(&redis));
 }
 
 #[test]
