@@ -97,6 +97,10 @@ impl Keyspace {
         }
     }
 
+    pub fn texts(&self) -> impl Iterator<Item = &str> {
+        self.0.keys().filter_map(|key| self.text(key))
+    }
+
     /// Returns the greatest number in the keys of this kind.
     pub fn greatest(&self, kind: &str) -> Option<u64> {
         self.0.keys().filter(|key| key.ends_with(kind)).filter_map(|key| self.text(key)?.parse().ok()).max()

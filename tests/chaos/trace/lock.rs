@@ -17,6 +17,12 @@ pub fn channel(keys: &Keyspace, key: &str, token: &Token) -> String {
     record.split('\n').next().unwrap_or_default().splitn(4, '|').nth(3).unwrap_or_default().to_owned()
 }
 
+/// Returns the generations of the shared locks in the keys: whoever shares one without a slot has that as its fence, whenever
+/// it comes.
+pub fn generations(keys: &Keyspace) -> impl Iterator<Item = u64> {
+    keys.texts().filter_map(|text| text.strip_prefix(SHARED)?.parse().ok())
+}
+
 /// Returns the lock in the keys; none if one of them is lost, and the others do not say how it was.
 pub fn read(keys: &Keyspace, key: &str) -> Option<Lock<Token>> {
     let of = |name: &str| companion(key, name);

@@ -207,6 +207,7 @@ impl Replay {
         self.is_replica = false;
         // Of a clock that was set back, fences are ahead.
         let last_fence = keys.greatest("}:fence").unwrap_or(0);
+        self.fences.extend(lock::generations(&keys));
         self.keys = Some(keys);
         self.is_seen_from(at, last_fence);
         self.past.push_back("a look at all keys".into());
@@ -215,7 +216,7 @@ impl Replay {
     /// The connection is gone: what the server executes is not seen.
     pub fn is_cut_off(&mut self) {
         self.call = None;
-        self.keys = None;
+        self.fences.extend(self.keys.take().iter().flat_map(lock::generations));
         self.is_replica = false;
         self.unseen.get_or_insert((self.last, self.last));
         self.fences.extend(self.reserved.values().flatten());
@@ -339,10 +340,14 @@ impl Replay {
         keys.expire(now, |name| if name == key { 0 } else { self.blur_of(name) });
         let end = keys.end(&key);
         match keys.executes(verb, &command.words, now) {
-            Ok(()) if is_doubtful => self.is_cut_off(),
+            Ok(()) if is_doubtful => {
+                self.keys = Some(keys);
+                self.is_cut_off();
+            }
             Ok(()) => {
-                if keys.end(&key) != end {
-                    self.blurs.insert(lock_of(&key).to_owned(), command.at.saturating_sub(since) / 1000);
+                // That of a companion says nothing about when the lock ends.
+                if keys.end(&key) != end && lock_of(&key) == key {
+                    self.blurs.insert(key, command.at.saturating_sub(since) / 1000);
                 }
                 self.keys = Some(keys);
             }

@@ -147,6 +147,9 @@ impl Files {
             _ => {
                 self.trace.unjudged += 1;
                 self.trace.gaps.push((looks.0.wall, looks.1.wall));
+                // Whoever shares the lock without a slot has the generation as its fence, whenever it comes.
+                let generations = before.iter().map(|last| &last.state).chain([&save.state]);
+                self.trace.fences.extend(generations.filter_map(|state| state.lock.generation));
                 self.missed.push(looks);
             }
         }
@@ -468,6 +471,8 @@ fn leads(
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+
     use super::*;
     use crate::support::{Authority as _, Local};
 
@@ -585,6 +590,21 @@ mod tests {
         let [vanished, done] = [line(1, "ended_us=- end=vanished||"), line(2, "ended_us=8000 end=done|0|")];
         let lines = |lines: &[&String]| state(2003, "-", &lines.iter().map(|&line| line.clone()).collect::<Vec<_>>());
         follows(&lines(&[&kept, &vanished, &done]), &lines(&[&kept, &done]), &lines(&[&kept, &vanished]));
+    }
+
+    #[test]
+    fn who_shares_a_lock_by_a_save_that_was_missed_may_have_the_fence_of_those_who_shared_it_before() {
+        let mut files = Files::default();
+        let mut sees = |number, generation: u64| {
+            let one = holder(&token(1, ":0"), generation, "-", "-", 9000);
+            let state = state(2003, &generation.to_string(), &[one]);
+            files.sees(Path::new("job.lock"), Save { file: (1, None), number, state }, (SEEN, SEEN));
+        };
+        sees(1, 2001);
+        sees(3, 2002);
+        sees(5, 2003);
+        assert_eq!(files.trace.unjudged, 2);
+        assert_eq!(files.trace.fences, HashSet::from([2001, 2002, 2003]));
     }
 
     #[test]

@@ -540,14 +540,19 @@ fn shows(replay: &mut Replay, ms: u64, is_in_script: bool, words: &str) {
     replay.sees(&Command { at: ms * 1000, is_in_script, port: None, words });
 }
 
-/// Shows a replay that the lock was granted.
-fn shows_a_grant(replay: &mut Replay, ms: u64) {
+/// Shows a replay that the script began to carry out a request about the lock.
+fn shows_a_request(replay: &mut Replay, ms: u64, request: &str) {
     let keys = "lock:job {lock:job}:fence {lock:job}:shares {lock:job}:terms {lock:job}:queue {lock:job}:waiters";
-    let token = token(1, "");
-    shows(replay, ms, false, &format!("EVALSHA 0 6 {keys} acquire token {token} ttl 1000 mode once"));
+    shows(replay, ms, false, &format!("EVALSHA 0 6 {keys} {request}"));
     shows(replay, ms, true, "TIME");
+}
+
+/// Shows a replay that the lock was granted, and set so many ms later.
+fn shows_a_grant(replay: &mut Replay, ms: u64, later: u64) {
+    let token = token(1, "");
+    shows_a_request(replay, ms, &format!("acquire token {token} ttl 1000 mode once"));
     shows(replay, ms, true, &format!("SET {{lock:job}}:fence {ms}000 PX 86400000"));
-    shows(replay, ms, true, &format!("SET lock:job {token} PX 1000"));
+    shows(replay, ms + later, true, &format!("SET lock:job {token} PX 1000"));
     replay.ends();
 }
 
@@ -558,10 +563,43 @@ fn what_another_program_wrote_may_be_older_than_the_server_told_of_it() {
     shows(&mut replay, 1_000_000, false, "PING");
     // Executed 8 ms before.
     shows(&mut replay, 1_000_010, false, "SET lock:job other PX 100");
-    shows_a_grant(&mut replay, 1_000_103);
+    shows_a_grant(&mut replay, 1_000_103, 0);
     let trace = replay.into_trace();
     assert!(trace.faults.is_empty(), "{:?}", trace.faults);
     assert_eq!(trace.grants.len(), 1);
+}
+
+#[test]
+fn a_fence_that_is_raised_changes_nothing_about_when_the_lock_ends() {
+    let mut replay = Replay::new();
+    replay.begins(Keyspace::default(), 0);
+    shows_a_grant(&mut replay, 1_000_000, 12);
+    shows_a_request(&mut replay, 1_000_040, "raise token t fence 1000030000 ttl 1000");
+    shows(&mut replay, 1_000_040, true, "SET {lock:job}:fence 1000030000 PX 86400000");
+    // The lock was set 12 ms after the call began, and is held as much longer.
+    shows_a_request(&mut replay, 1_001_011, &format!("acquire token {} ttl 1000 mode plain", token(2, "")));
+    shows(&mut replay, 1_001_011, true, "ZREM {lock:job}:queue ");
+    replay.ends();
+    let trace = replay.into_trace();
+    assert!(trace.faults.is_empty(), "{:?}", trace.faults);
+    assert_eq!(trace.steps, 2);
+}
+
+#[test]
+fn who_shares_a_lock_while_nothing_is_seen_may_have_the_fence_of_those_who_shared_it_before() {
+    let shared = |generation: u64| {
+        let mut keys = Keyspace::default();
+        let set = ["SET", "lock:job", &format!("nx1:shared:{generation}")].map(str::to_owned);
+        keys.executes("SET", &set, 0).unwrap();
+        keys
+    };
+    let mut replay = Replay::new();
+    replay.begins(Keyspace::default(), 0);
+    replay.begins(shared(1001), 1_000_000_000);
+    replay.is_cut_off();
+    replay.begins(shared(1002), 1_000_000_000);
+    let fences = replay.into_trace().fences;
+    assert!(fences.contains(&1001) && fences.contains(&1002), "{fences:?}");
 }
 
 #[test]
@@ -570,7 +608,7 @@ fn a_grant_while_the_keys_are_not_known_may_have_the_fence_that_was_given() {
     replay.begins(Keyspace::default(), 0);
     // Which keys it takes away is to be looked at.
     shows(&mut replay, 1_000_000, false, "MIGRATE");
-    shows_a_grant(&mut replay, 1_000_001);
+    shows_a_grant(&mut replay, 1_000_001, 0);
     let trace = replay.into_trace();
     assert!(trace.faults.is_empty(), "{:?}", trace.faults);
     assert_eq!((trace.unjudged, trace.fences.contains(&1_000_001_000)), (1, true));
