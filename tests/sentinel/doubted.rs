@@ -81,6 +81,25 @@ fn the_server_of_the_latest_failover_is_the_master_though_one_sentinel_alone_kno
 }
 
 #[test]
+fn a_waiter_does_not_believe_a_grant_though_only_the_sentinel_that_answers_last_knows_of_the_failover() {
+    let group = Scripted::of(2);
+    let first = Turn::listening(&group, &["-t", "60s"]);
+    let mut waiter = Turn::queued(&group, &["-v", "-t", "60s"]);
+    waiter.freeze();
+    // The others lead no failover, and name the old master for a second more.
+    let mut leader = group.sentinels[1].now();
+    (leader.names, leader.slow) = ((group.servers[1].port(), 2), Duration::from_millis(10));
+    drop(leader);
+    first.leaves();
+    waiter.goes_on();
+    waiter.running.says("is not the master any more");
+    waiter.up();
+    assert!(group.servers[1].exists("lock:job"));
+    waiter.leaves();
+    group.servers[0].delete("lock:job");
+}
+
+#[test]
 fn one_sentinel_that_names_a_replica_by_a_later_failover_does_not_depose_the_master() {
     let group = Scripted::of(2);
     group.servers[1].becomes_read_only();

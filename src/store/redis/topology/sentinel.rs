@@ -35,7 +35,7 @@ pub const PORT: u16 = 26379;
 const PATIENCE: Duration = Duration::from_millis(500);
 /// The same on a connection that has replaced another one.
 const PATIENCE_AGAIN: Duration = Duration::from_secs(1);
-/// How long a majority has to answer before further sentinels are asked.
+/// How long a majority has to answer before further sentinels are asked, and how long the others have once it has agreed.
 const HEDGE: Duration = Duration::from_millis(50);
 /// Time-out of a connect in the background.
 const OPENING: Duration = Duration::from_secs(2);
@@ -291,8 +291,9 @@ impl Sentinels {
     }
 
     /// Asks for the master until the votes give a verdict on a server that has replied before `began`, no answer is worth
-    /// waiting for, or the limit is reached. Reads the answers to earlier questions too. Begins with the connections that
-    /// there are, if those are to a majority, and opens others in the background.
+    /// waiting for, or the limit is reached. A confirmation waits for the other answers too, until [`HEDGE`] has passed.
+    /// Reads the answers to earlier questions too. Begins with the connections that there are, if those are to a majority,
+    /// and opens others in the background.
     ///
     /// # Errors
     /// If the wait is cancelled.
@@ -309,7 +310,10 @@ impl Sentinels {
         loop {
             let is_over = limit.until.passed();
             let verdict = self.judged(peer, &votes, began, is_over);
-            if is_over || verdict.is_some() {
+            let awaited = |sentinels: &[Sentinel]| sentinels.iter().filter(|sentinel| sentinel.is_worth(began)).count();
+            // The sentinel that leads a failover knows of it a second before the others.
+            let may_be_refuted = verdict == Some(Verdict::Confirmed) && awaited(&self.sentinels) > 0 && !hedge.passed();
+            if is_over || verdict.is_some() && !may_be_refuted {
                 return Ok(verdict);
             }
             if half.passed() {
@@ -317,7 +321,6 @@ impl Sentinels {
                 self.sentinels.iter_mut().filter(silent).for_each(Sentinel::miss);
             }
             let fresh = votes.iter().filter(|vote| vote.asked >= began).count();
-            let awaited = |sentinels: &[Sentinel]| sentinels.iter().filter(|sentinel| sentinel.is_worth(began)).count();
             let is_short = fresh + awaited(&self.sentinels) < self.majority();
             if is_short || hedge.passed() {
                 for sentinel in &mut self.sentinels {
