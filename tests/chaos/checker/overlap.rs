@@ -52,10 +52,11 @@ fn allowed(record: &Record, section: &Section, end: Nanos, moments: &[Nanos]) ->
     moments.iter().all(|at| allowances.iter().any(|(from, to)| (from..=to).contains(&at)))
 }
 
-/// Returns whether one section may have been granted before another. The time of an outsider's grant is unknown.
-fn may_be_older(section: &Section, other: &Section) -> bool {
+/// Returns whether one section may have been granted before another, or by a master after the next one had granted the
+/// other. The time of an outsider's grant is unknown.
+fn may_be_older(record: &Record, section: &Section, other: &Section) -> bool {
     match (section.terms.fence, other.terms.fence) {
-        (Some(fence), Some(theirs)) if fence <= theirs => true,
+        (Some(fence), Some(theirs)) if fence <= theirs || may_be_unknown(record, section) => true,
         // A reader has the fence of the first share of all, however late it joins.
         (Some(_), Some(_)) => other.mode == Mode::Shared && !section.mode.is_exclusive(),
         _ => true,
@@ -65,7 +66,7 @@ fn may_be_older(section: &Section, other: &Section) -> bool {
 /// Returns whether a section may go on though the lock was granted to another: it had lost the lock.
 fn goes_on_beside(record: &Record, old: &Section, new: &Section) -> bool {
     let beside: Vec<Nanos> = old.stamps.iter().copied().filter(|at| *at >= new.entered()).collect();
-    may_be_older(old, new) && allowed(record, old, new.entered(), &beside)
+    may_be_older(record, old, new) && allowed(record, old, new.entered(), &beside)
 }
 
 fn overlaps(record: &Record, sections: &[&Section], found: &mut Overlaps) {

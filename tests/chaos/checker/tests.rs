@@ -254,6 +254,17 @@ fn whoever_had_a_lock_that_was_forgotten_has_a_third_of_its_ttl_to_notice() {
 }
 
 #[test]
+fn a_master_that_is_being_deposed_may_grant_what_the_next_one_has_granted_before() {
+    for (deposed, found) in [(4_800, &[][..]), (4_799, &["overlap by 50.000 ms"])] {
+        let mut scene = Scene::new();
+        scene.inside(0, 100, 20_000, 1);
+        scene.inside(4_800, 4_900, 4_950, 2);
+        scene.befalls(Ailment::Deposed, On::All, 4_000, deposed);
+        scene.shows(found);
+    }
+}
+
+#[test]
 fn one_that_will_not_stop_is_killed_after_its_grace() {
     let (mut scene, old) = overlapping();
     scene.0.attempts[old].dawdles = 300 * MS;
