@@ -302,7 +302,7 @@ impl Drop for Sets<'_> {
 }
 
 /// Returns the processors on which this process may run.
-fn processors() -> Vec<usize> {
+pub fn processors() -> Vec<usize> {
     let ours = sched_getaffinity(Pid::from_raw(0)).expect("processors");
     (0..CpuSet::count()).filter(|&processor| ours.is_set(processor).unwrap_or(false)).collect()
 }

@@ -296,8 +296,10 @@ fn attempt(shared: &Shared<'_>, choice: &Choice) {
     let ended = choice.plan.and_then(|plan| befall(shared, who, &mut process, plan, at));
     match ended.or_else(|| process.ends_within(STUCK)) {
         Some(status) => {
+            let at = boot_clock();
             let of_the_job = choice.typed.then(|| starved(&told_by_shell(shared, who))).flatten();
-            shared.journal.ended(who, told(status), of_the_job.unwrap_or(process.starved()));
+            let starved = of_the_job.unwrap_or(process.starved()) + process.starved_guard();
+            shared.journal.ended(who, at, told(status), starved);
         }
         None => {
             process.signal(Signal::SIGKILL);
@@ -385,6 +387,9 @@ fn befall(shared: &Shared<'_>, who: Who, process: &mut Process, plan: Plan, at: 
         return ended;
     }
     let types = |mut keyboard: &PtyMaster, key: &[u8]| keyboard.write_all(key).expect("the terminal takes it");
+    if matches!(plan.ailment, Ailment::Killed | Ailment::GroupKilled) {
+        process.leaves_to(guard_of(nxlock));
+    }
     let from = boot_clock();
     match plan.ailment {
         Ailment::Killed => signal(nxlock, Signal::SIGKILL),

@@ -6,6 +6,7 @@ use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, ExitStatus};
@@ -28,6 +29,14 @@ pub struct Process {
     /// Readable when the process has ended, pidfd_open(2).
     end: OwnedFd,
     starved: Nanos,
+    /// The guard that is to end the command.
+    guard: Option<Watched>,
+}
+
+/// A process that another one waits for.
+struct Watched {
+    end: OwnedFd,
+    schedstat: File,
 }
 
 impl Process {
@@ -57,13 +66,8 @@ impl Process {
             posix_spawn(Path::new(command.get_program()), &files, &attributes, &words, &variables)
         };
         let pid = spawned().expect("it starts");
-        // SAFETY: the process is ours and not waited for; what comes back is a new descriptor.
-        let end = unsafe {
-            let fd = libc::syscall(libc::SYS_pidfd_open, pid.as_raw(), 0);
-            assert!(fd >= 0, "{}", io::Error::last_os_error());
-            OwnedFd::from_raw_fd(i32::try_from(fd).expect("a descriptor"))
-        };
-        Process { pid, status: None, end, starved: 0 }
+        let end = pidfd(pid.as_raw()).expect("it is ours and not waited for");
+        Process { pid, status: None, end, starved: 0, guard: None }
     }
 
     pub fn pid(&self) -> i32 {
@@ -71,12 +75,9 @@ impl Process {
     }
 
     pub fn ends_within(&mut self, limit: Duration) -> Option<ExitStatus> {
-        let mut poll = libc::pollfd { fd: self.end.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-        let millis = i32::try_from(limit.as_micros().div_ceil(1000)).expect("it fits");
-        // SAFETY: poll(2) is passed one pollfd.
-        unsafe { libc::poll(&mut poll, 1, millis) };
+        ends_within(&self.end, limit);
         // schedstat is readable until the process is waited for.
-        self.starved = starved(&format!("/proc/{}/schedstat", self.pid())).unwrap_or(self.starved);
+        self.starved = starved(&schedstat(self.pid())).unwrap_or(self.starved);
         if self.status.is_none() {
             let mut status = 0;
             // SAFETY: the process is ours and not waited for; waitpid(2) writes one number.
@@ -87,9 +88,19 @@ impl Process {
         self.status
     }
 
+    /// Leaves it to this guard to end the command: nxlock is about to be killed.
+    pub fn leaves_to(&mut self, guard: Option<i32>) {
+        self.guard = guard.and_then(|guard| Watched::of(guard).ok());
+    }
+
     /// Returns how long it was runnable, in all, while others ran.
     pub fn starved(&self) -> Nanos {
         self.starved
+    }
+
+    /// Returns the same of the guard, once that is gone, if it had to end the command.
+    pub fn starved_guard(&self) -> Nanos {
+        self.guard.as_ref().map_or(0, Watched::starved_to_its_end)
     }
 
     pub fn signal(&self, signal: Signal) {
@@ -106,6 +117,49 @@ impl Process {
     }
 }
 
+impl Watched {
+    fn of(pid: i32) -> io::Result<Watched> {
+        Ok(Watched { end: pidfd(pid)?, schedstat: File::open(schedstat(pid))? })
+    }
+
+    /// Returns for how many nanoseconds it was runnable while others ran, as of just before its end.
+    fn starved_to_its_end(&self) -> Nanos {
+        let mut last = 0;
+        // It cannot be read any more once the process has been waited for.
+        let mut read = || {
+            let mut text = [0; 128];
+            let length = self.schedstat.read_at(&mut text, 0).unwrap_or(0);
+            last = str::from_utf8(&text[..length]).ok().and_then(second_number).unwrap_or(last);
+        };
+        read();
+        while !ends_within(&self.end, Duration::from_millis(1)) {
+            read();
+        }
+        read();
+        last
+    }
+}
+
+/// Returns a descriptor that is readable when a process has ended, pidfd_open(2).
+fn pidfd(pid: i32) -> io::Result<OwnedFd> {
+    // SAFETY: what comes back is a new descriptor, or -1.
+    unsafe {
+        let fd = libc::syscall(libc::SYS_pidfd_open, pid, 0);
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(OwnedFd::from_raw_fd(i32::try_from(fd).expect("a descriptor")))
+    }
+}
+
+/// Waits until a process has ended, or the limit has passed; returns whether it has ended.
+fn ends_within(end: &OwnedFd, limit: Duration) -> bool {
+    let mut poll = libc::pollfd { fd: end.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    let millis = i32::try_from(limit.as_micros().div_ceil(1000)).expect("it fits");
+    // SAFETY: poll(2) is passed one pollfd.
+    unsafe { libc::poll(&mut poll, 1, millis) > 0 }
+}
+
 /// Returns the guard of an nxlock, the process between it and its command, if there is one.
 pub fn guard_of(nxlock: i32) -> Option<i32> {
     children(nxlock).into_iter().find(|pid| is_guard(*pid))
@@ -120,9 +174,17 @@ pub fn is_guard(pid: i32) -> bool {
     fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim_end() == "nx-guard")
 }
 
+fn schedstat(pid: i32) -> String {
+    format!("/proc/{pid}/schedstat")
+}
+
 /// Returns for how many nanoseconds a process was runnable while others ran: the second field, proc_pid_schedstat(5).
 pub fn starved(path: &str) -> Option<Nanos> {
-    fs::read_to_string(path).ok()?.split_whitespace().nth(1)?.parse().ok()
+    second_number(&fs::read_to_string(path).ok()?)
+}
+
+fn second_number(text: &str) -> Option<Nanos> {
+    text.split_whitespace().nth(1)?.parse().ok()
 }
 
 pub fn signal(pid: i32, signal: Signal) {
@@ -202,5 +264,27 @@ pub fn gone_within(mark: &str, limit: Duration) -> Vec<String> {
         }
         lasts(pause);
         waited += pause;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::arena::processors;
+
+    #[test]
+    fn how_long_a_guard_starved_is_known_when_it_has_ended() {
+        let null = File::open("/dev/null").unwrap();
+        let mut process = Process::start(&Command::new("/bin/true"), None, &null);
+        assert_eq!(process.starved_guard(), 0, "none is to end a command");
+        // Two that never rest share a processor.
+        let processor = processors()[0].to_string();
+        let busy = "n=0; while [ $n -lt 200000 ]; do n=$((n+1)); done";
+        let start = || Command::new("taskset").args(["-c", &processor, "sh", "-c", busy]).spawn().unwrap();
+        let (mut guard, mut other) = (start(), start());
+        process.leaves_to(i32::try_from(guard.id()).ok());
+        let waiter = std::thread::spawn(move || [guard.wait().unwrap(), other.wait().unwrap()]);
+        assert!(process.starved_guard() > 10_000_000);
+        waiter.join().unwrap();
     }
 }

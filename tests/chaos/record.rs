@@ -81,7 +81,8 @@ pub struct Attempt {
     pub asked: Nanos,
     /// When and how it ended; `None` if it has not.
     pub ended: Option<(Nanos, String)>,
-    /// How long nxlock, or the script, was runnable in all while others had the processors.
+    /// How long nxlock, or the script, was runnable in all while others had the processors; and its guard, if it had to end
+    /// the command.
     pub starved: Nanos,
 }
 
@@ -319,9 +320,9 @@ impl Journal {
         attempts.len() - 1
     }
 
-    pub fn ended(&self, who: Who, how: String, starved: Nanos) {
+    pub fn ended(&self, who: Who, at: Nanos, how: String, starved: Nanos) {
         let attempt = &mut self.attempts()[who];
-        attempt.ended = Some((boot_clock(), how));
+        attempt.ended = Some((at, how));
         attempt.starved = starved;
     }
 
