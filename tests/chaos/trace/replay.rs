@@ -345,7 +345,7 @@ impl Replay {
                 self.is_cut_off();
             }
             Ok(()) => {
-                // That of a companion says nothing about when the lock ends.
+                // When a companion expires says nothing about when the lock ends.
                 if keys.end(&key) != end && lock_of(&key) == key {
                     self.blurs.insert(key, command.at.saturating_sub(since) / 1000);
                 }
