@@ -83,7 +83,7 @@ impl ControlSocket {
         let mut waiting = VecDeque::new();
         for caller in self.callers.drain(..) {
             match received(&caller, token) {
-                Received::Token => return Some(TokenOwner::hear(caller)),
+                Received::Token => return Some(TokenOwner::acknowledge(caller)),
                 Received::Nothing => waiting.push_back(caller),
                 Received::Other => refused = true,
             }
@@ -131,7 +131,8 @@ impl ControlSocket {
 }
 
 impl TokenOwner {
-    fn hear(mut caller: UnixStream) -> TokenOwner {
+    /// Tells a caller that the keeper has heard it.
+    fn acknowledge(mut caller: UnixStream) -> TokenOwner {
         // A caller that has ended needs no reply.
         let _ = caller.write_all(HEARD);
         TokenOwner(caller)

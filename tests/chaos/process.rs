@@ -26,16 +26,17 @@ use crate::support::lasts;
 pub struct Process {
     pid: Pid,
     status: Option<ExitStatus>,
-    /// Readable when the process has ended, pidfd_open(2).
-    end: OwnedFd,
+    watched: Watched,
     starved: Nanos,
     /// The guard that is to end the command.
     guard: Option<Watched>,
 }
 
-/// A process that another one waits for.
+/// What tells of a process, and of no other that gets its pid.
 struct Watched {
+    /// Readable when the process has ended, pidfd_open(2).
     end: OwnedFd,
+    /// Readable until it is waited for.
     schedstat: File,
 }
 
@@ -66,8 +67,8 @@ impl Process {
             posix_spawn(Path::new(command.get_program()), &files, &attributes, &words, &variables)
         };
         let pid = spawned().expect("it starts");
-        let end = pidfd(pid.as_raw()).expect("it is ours and not waited for");
-        Process { pid, status: None, end, starved: 0, guard: None }
+        let watched = Watched::of(pid.as_raw()).expect("it is ours and not waited for");
+        Process { pid, status: None, watched, starved: 0, guard: None }
     }
 
     pub fn pid(&self) -> i32 {
@@ -75,9 +76,8 @@ impl Process {
     }
 
     pub fn ends_within(&mut self, limit: Duration) -> Option<ExitStatus> {
-        ends_within(&self.end, limit);
-        // schedstat is readable until the process is waited for.
-        self.starved = starved(&schedstat(self.pid())).unwrap_or(self.starved);
+        self.watched.ends_within(limit);
+        self.starved = self.watched.starved().unwrap_or(self.starved);
         if self.status.is_none() {
             let mut status = 0;
             // SAFETY: the process is ours and not waited for; waitpid(2) writes one number.
@@ -119,45 +119,40 @@ impl Process {
 
 impl Watched {
     fn of(pid: i32) -> io::Result<Watched> {
-        Ok(Watched { end: pidfd(pid)?, schedstat: File::open(schedstat(pid))? })
-    }
-
-    /// Returns for how many nanoseconds it was runnable while others ran, as of just before its end.
-    fn starved_to_its_end(&self) -> Nanos {
-        let mut last = 0;
-        // It cannot be read any more once the process has been waited for.
-        let mut read = || {
-            let mut text = [0; 128];
-            let length = self.schedstat.read_at(&mut text, 0).unwrap_or(0);
-            last = str::from_utf8(&text[..length]).ok().and_then(second_number).unwrap_or(last);
+        // SAFETY: what comes back is a new descriptor, or -1.
+        let end = unsafe {
+            let fd = libc::syscall(libc::SYS_pidfd_open, pid, 0);
+            if fd < 0 {
+                return Err(io::Error::last_os_error());
+            }
+            OwnedFd::from_raw_fd(i32::try_from(fd).expect("a descriptor"))
         };
-        read();
-        while !ends_within(&self.end, Duration::from_millis(1)) {
-            read();
-        }
-        read();
-        last
+        Ok(Watched { end, schedstat: File::open(format!("/proc/{pid}/schedstat"))? })
     }
-}
 
-/// Returns a descriptor that is readable when a process has ended, pidfd_open(2).
-fn pidfd(pid: i32) -> io::Result<OwnedFd> {
-    // SAFETY: what comes back is a new descriptor, or -1.
-    unsafe {
-        let fd = libc::syscall(libc::SYS_pidfd_open, pid, 0);
-        if fd < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        Ok(OwnedFd::from_raw_fd(i32::try_from(fd).expect("a descriptor")))
+    /// Waits until it has ended, or the limit has passed; returns whether it has ended.
+    fn ends_within(&self, limit: Duration) -> bool {
+        let mut poll = libc::pollfd { fd: self.end.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        let millis = i32::try_from(limit.as_micros().div_ceil(1000)).expect("it fits");
+        // SAFETY: poll(2) is passed one pollfd.
+        unsafe { libc::poll(&mut poll, 1, millis) > 0 }
     }
-}
 
-/// Waits until a process has ended, or the limit has passed; returns whether it has ended.
-fn ends_within(end: &OwnedFd, limit: Duration) -> bool {
-    let mut poll = libc::pollfd { fd: end.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-    let millis = i32::try_from(limit.as_micros().div_ceil(1000)).expect("it fits");
-    // SAFETY: poll(2) is passed one pollfd.
-    unsafe { libc::poll(&mut poll, 1, millis) > 0 }
+    /// Returns for how many nanoseconds it was runnable while others ran, unless it has been waited for.
+    fn starved(&self) -> Option<Nanos> {
+        let mut text = [0; 128];
+        let length = self.schedstat.read_at(&mut text, 0).ok()?;
+        wait_in(str::from_utf8(&text[..length]).ok()?)
+    }
+
+    /// Returns the same as of just before its end. Another process may wait for it.
+    fn starved_to_its_end(&self) -> Nanos {
+        let mut last = self.starved().unwrap_or(0);
+        while !self.ends_within(Duration::from_millis(1)) {
+            last = self.starved().unwrap_or(last);
+        }
+        self.starved().unwrap_or(last)
+    }
 }
 
 /// Returns the guard of an nxlock, the process between it and its command, if there is one.
@@ -174,17 +169,14 @@ pub fn is_guard(pid: i32) -> bool {
     fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim_end() == "nx-guard")
 }
 
-fn schedstat(pid: i32) -> String {
-    format!("/proc/{pid}/schedstat")
-}
-
-/// Returns for how many nanoseconds a process was runnable while others ran: the second field, proc_pid_schedstat(5).
+/// Returns for how many nanoseconds a process was runnable while others ran, by a copy of its schedstat.
 pub fn starved(path: &str) -> Option<Nanos> {
-    second_number(&fs::read_to_string(path).ok()?)
+    wait_in(&fs::read_to_string(path).ok()?)
 }
 
-fn second_number(text: &str) -> Option<Nanos> {
-    text.split_whitespace().nth(1)?.parse().ok()
+/// Returns the second field, proc_pid_schedstat(5).
+fn wait_in(schedstat: &str) -> Option<Nanos> {
+    schedstat.split_whitespace().nth(1)?.parse().ok()
 }
 
 pub fn signal(pid: i32, signal: Signal) {

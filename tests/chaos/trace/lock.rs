@@ -17,8 +17,8 @@ pub fn channel(keys: &Keyspace, key: &str, token: &Token) -> String {
     record.split('\n').next().unwrap_or_default().splitn(4, '|').nth(3).unwrap_or_default().to_owned()
 }
 
-/// Returns the generations of the shared locks in the keys: whoever shares one without a slot has that as its fence, whenever
-/// it comes.
+/// Returns the generations of the shared locks in the keys: the generation is the fence of each reader, however late the
+/// reader joins.
 pub fn generations(keys: &Keyspace) -> impl Iterator<Item = u64> {
     keys.texts().filter_map(|text| text.strip_prefix(SHARED)?.parse().ok())
 }

@@ -147,7 +147,7 @@ impl Files {
             _ => {
                 self.trace.unjudged += 1;
                 self.trace.gaps.push((looks.0.wall, looks.1.wall));
-                // Whoever shares the lock without a slot has the generation as its fence, whenever it comes.
+                // A reader may have been granted a share: its fence is the generation, which may be as old as the lock.
                 let generations = before.iter().map(|last| &last.state).chain([&save.state]);
                 self.trace.fences.extend(generations.filter_map(|state| state.lock.generation));
                 self.missed.push(looks);
