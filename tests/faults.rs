@@ -160,6 +160,20 @@ fn a_server_that_is_loading_is_waited_for_by_holder_and_waiter() {
 }
 
 #[test]
+fn a_server_that_these_tests_restart_has_loaded_its_data() {
+    let slow = ["--key-load-delay", "1000", "--loading-process-events-interval-bytes", "1024"];
+    let mut redis = Redis::with(&[&["--save", "3600", "1", "--rdbcompression", "no"], &slow[..]].concat());
+    let value = "x".repeat(512);
+    for key in 0..300 {
+        redis.put(&format!("other:{key}"), value.as_bytes(), None);
+    }
+    redis.ask::<()>(&["SAVE"]);
+    redis.restart();
+    assert_eq!(redis.value("other:299"), Some(value));
+    redis.leave_as_it_is();
+}
+
+#[test]
 fn when_a_server_is_told_that_it_is_later_the_holder_stops() {
     let redis = Redis::with_clock(0, &[]);
     let mut holder = Turn::had(&redis, &["-t", "3s"]);

@@ -109,7 +109,7 @@ fn a_server_that_is_still_loading_is_not_busy() {
     }
     redis.ask::<()>(&["SAVE"]);
     // A tenth of a second per key: 20 s, more than this test takes.
-    redis.restart_with(&["--key-load-delay", "100000", "--loading-process-events-interval-bytes", "1024"]);
+    redis.restart_slowly_with(&["--key-load-delay", "100000", "--loading-process-events-interval-bytes", "1024"]);
     redis.leave_as_it_is();
     let call = |verb: &[&str]| answered(|| redis.nxlock(verb.iter().chain(&["--server-timeout", "1s"]).copied()));
     is_refused(call(&["acquire", "job", "--ttl", "1m", "-n"])).exits(69).says("LOADING").says("try again soon");

@@ -39,14 +39,12 @@ impl Redis {
             let state: String = self.ask(&["INFO", "persistence"]);
             state.contains("aof_rewrite_in_progress:0") && state.contains("aof_rewrite_scheduled:0")
         });
-        self.restart_once_with(&["--key-load-delay", "1000", "--loading-process-events-interval-bytes", "1024"]);
+        self.restart_slowly_with(&["--key-load-delay", "1000", "--loading-process-events-interval-bytes", "1024"]);
     }
 
     /// Waits until the server has loaded everything, and deletes the ballast.
     pub fn has_loaded(&self) {
-        eventually("it has loaded", || {
-            self.try_ask::<String>(&["INFO", "persistence"]).is_ok_and(|s| s.contains("\nloading:0"))
-        });
+        eventually("it has loaded", || !self.is_loading());
         self.ask::<()>(&["CONFIG", "SET", "key-load-delay", "0"]);
         let keys: Vec<String> = self.ask(&["KEYS", "ballast:*"]);
         let words: Vec<&str> = ["DEL"].into_iter().chain(keys.iter().map(String::as_str)).collect();

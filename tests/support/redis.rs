@@ -316,22 +316,26 @@ impl Redis {
         let _ = std::fs::remove_file(self.socket());
     }
 
-    /// Restarts the server at the same address, with only the data that it was configured to save.
+    /// Restarts the server at the same address, with only the data that it was configured to save, and waits until it has
+    /// loaded them.
     pub fn restart(&mut self) {
         self.kill();
         self.boot().expect("redis-server starts again");
+        eventually("it has loaded", || !self.is_loading());
     }
 
-    /// Restarts the server with options that the next restart no longer has.
-    pub fn restart_once_with(&mut self, options: &[&str]) {
+    /// Restarts the server with options that the next restart no longer has and that make it slow to load its data. The
+    /// server listens, and may still be loading.
+    pub fn restart_slowly_with(&mut self, options: &[&str]) {
         let before = self.options.clone();
-        self.restart_with(options);
+        self.options.extend(options.iter().map(|&option| option.to_owned()));
+        self.kill();
+        self.boot().expect("redis-server starts again");
         self.options = before;
     }
 
-    pub fn restart_with(&mut self, options: &[&str]) {
-        self.options.extend(options.iter().map(|&option| option.to_owned()));
-        self.restart();
+    pub fn is_loading(&self) -> bool {
+        self.try_ask::<()>(&["PING"]).is_err_and(|error| error.code() == Some("LOADING"))
     }
 
     /// Disables the check of the keys that this server holds at its end, also after a restart.
