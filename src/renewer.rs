@@ -159,7 +159,7 @@ impl Renewer {
             // A late reaction to a signal is better than a lost lock.
             Mode::Inline { lock, rest, .. } => {
                 let renewal;
-                (renewal, *rest) = lock.renew(limit.until);
+                (renewal, *rest) = lock.renew(Limit::until(limit.until));
                 Ok(Arrived::Message(renewal))
             }
             Mode::Threaded { messages, .. } => Ok(match messages.next(limit)? {
@@ -261,7 +261,8 @@ impl Lock {
                 }
                 Ok(Arrived::Readable | Arrived::Time) if !self.renews_at().passed() => self.listen(),
                 Ok(Arrived::Readable | Arrived::Time) | Err(_) => {
-                    let (renewal, rest) = self.renew(Moment::NEVER);
+                    let finish = [Some(finishes.fd())];
+                    let (renewal, rest) = self.renew(Limit { cancel: &finish, ..Limit::NONE });
                     for renewal in [Some(renewal), rest].into_iter().flatten() {
                         messages.send(Message::Renewal(renewal));
                     }
@@ -309,8 +310,9 @@ impl Lock {
         (self.ttl.get() / 20).min(Duration::from_secs(1))
     }
 
-    /// Renews once, trying no longer than `until`; returns the result, and who asks to give the lock up, if that is news.
-    fn renew(&mut self, until: Moment) -> (Renewal, Option<Renewal>) {
+    /// Renews once, within the limit; returns the result, and who asks to give the lock up, if that is news. A cancellation
+    /// ends a round of several renewals, and interrupts none.
+    fn renew(&mut self, limit: Limit<'_>) -> (Renewal, Option<Renewal>) {
         let asked = Moment::now();
         let (is_due, news) = (self.due.passed(), std::mem::take(&mut self.news));
         self.asked = Some(asked);
@@ -320,7 +322,8 @@ impl Lock {
         // Of several locks, those of which nothing was heard are renewed when they are due.
         let is_of_some = !is_due && !news.is_disconnected && !news.keys.is_empty() && !self.claim.also.is_empty();
         let which = if is_of_some { Renewing::Only(&news.keys) } else { Renewing::All };
-        let limit = Limit::until(until.min(asked + self.attempt()));
+        let cancel = if self.claim.also.is_empty() { &[] } else { limit.cancel };
+        let limit = Limit { cancel, ..limit.no_later_than(asked + self.attempt()) };
         let renewed = self.store.renew_some(&self.claim, self.ttl, which, limit);
         let due = asked + apart(&*self.store, &self.claim, self.ttl);
         self.due = if is_of_some { self.due.min(due) } else { due };

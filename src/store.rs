@@ -253,7 +253,8 @@ impl dyn Store + '_ {
         self.renew_some(claim, ttl, Renewing::All, limit)
     }
 
-    /// Does the same for some of several locks, and returns what follows for all.
+    /// Does the same for some of several locks, and returns what follows for all. A cancellation ends the round: the renewal
+    /// in flight is finished, and no other begins. For a single lock it ends the wait for the reply.
     pub fn renew_some(
         &mut self,
         claim: &Claim,

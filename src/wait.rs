@@ -45,6 +45,11 @@ impl<'a> Limit<'a> {
         Limit { until: self.until.min(until), ..self }
     }
 
+    /// Returns whether a wait would be cancelled at once.
+    pub fn is_cancelled(self) -> bool {
+        matches!(self.no_later_than(Moment::now()).wait_for(&[]), Ok(Woken::Cancelled))
+    }
+
     /// Waits until one of `wanted` is ready, the wait is cancelled, or the deadline passes. A cancellation takes
     /// precedence. A machine that sleeps meanwhile makes the wait longer: poll(2)'s time-out does not count its sleep.
     /// [`Alarm::wait_for`] does.

@@ -233,8 +233,12 @@ fn many_are_renewed_at_a_server_that_is_far_away() {
     let proxy = Proxy::to(&redis, |_| Fate::Slow(Duration::from_millis(150)));
     let names: Vec<String> = (2..=16).map(|n| format!("n{n}")).collect();
     let also = names.iter().flat_map(|name| ["--also", name]);
-    let words = ["run", "n1", "--ttl", "12s"].into_iter().chain(also).chain(["-c", "sleep 8; echo ran"]);
-    proxy.nxlock(words).run().exits(0).prints("ran\n").says_nothing();
+    let words = ["run", "n1", "--ttl", "12s"].into_iter().chain(also).chain(["-c", "echo up; sleep 8; echo ran"]);
+    let mut holder = proxy.nxlock(words).start();
+    // To acquire and to release so many takes long: the test waits anew for each.
+    holder.line("up");
+    holder.line("ran");
+    holder.finish().exits(0).says_nothing();
 }
 
 /// It gives back the others within less than a second, and all replies would take two.
@@ -252,6 +256,19 @@ fn a_keeper_leaves_in_time_though_the_server_is_far_away() {
         document.as_array().unwrap().iter().all(|lock| lock["state"] == "free")
     };
     eventually("all are given back", are_free);
+}
+
+/// A round of renewals takes longer than the three seconds for which `release` waits.
+#[test]
+fn a_keeper_that_renews_many_leaves_after_the_renewal_in_flight() {
+    let redis = Redis::start();
+    let proxy = Proxy::to(&redis, |_| Fate::Slow(Duration::from_millis(400)));
+    let pid = std::process::id().to_string();
+    let names: Vec<String> = (2..=10).map(|n| format!("n{n}")).collect();
+    let also = names.iter().flat_map(|name| ["--also", name]);
+    let token = proxy.nxlock(["acquire", "n1", "--while-pid", &pid].into_iter().chain(also)).run().exits(0).token();
+    redis.sees_a_renewal("lock:n1");
+    proxy.nxlock(["-v", "release", "n1", &token]).run().exits(0).says("its keeper leaves \"n1\" to us");
 }
 
 #[test]

@@ -266,8 +266,11 @@ impl Several {
     }
 
     /// Renews all, or some. An error of one moves nothing, and the loss of one is the loss of all. Each reply leaves as much
-    /// time for the next one, as long as no lease ends meanwhile.
+    /// time for the next one, as long as no lease ends meanwhile. Begins none after a cancellation: who wants to give the
+    /// locks back waits for one renewal, and not for the round.
     fn renew(&mut self, claim: &Claim, ttl: Ttl, which: Renewing<'_>, mut limit: Limit<'_>) -> Result<Renewed, Error> {
+        let cancellation = limit;
+        limit.cancel = &[];
         let within = limit.until.remaining();
         let ends = self.lease().map_or(limit.until, |lease| lease.until);
         // To listen takes several replies for each: what there is no time for now is done with the next renewals.
@@ -279,8 +282,9 @@ impl Several {
         }
         for index in 0..self.locks.len() {
             let One { key, until, .. } = &self.locks[index];
-            if let (Renewing::Only(keys), Some(until)) = (which, until)
-                && !keys.contains(key)
+            let is_left_out = matches!(which, Renewing::Only(keys) if !keys.contains(key));
+            if let Some(until) = until
+                && (is_left_out || cancellation.is_cancelled())
             {
                 all.until = all.until.min(*until);
                 continue;
