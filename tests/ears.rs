@@ -238,7 +238,8 @@ fn a_passing_refusal_to_subscribe_is_tried_again_and_a_lasting_one_is_not() {
             false => Fate::Delivered,
         });
         let holder = Turn::had(&redis, &[]);
-        let mut waiter = Turn::of(proxy.nxlock(turn(&[]))).once_queued(&redis);
+        // A reply that is late would cost it its connection, and it subscribes once on each.
+        let mut waiter = Turn::of(proxy.nxlock(turn(&["--server-timeout", "1m"]))).once_queued(&redis);
         if passes {
             eventually("it is tried again", || subscriptions(&proxy) >= 3);
         }

@@ -409,8 +409,8 @@ fn who_is_not_answered_is_told_that_it_may_have_been_done() {
 fn over_a_slow_line_each_reply_has_the_server_timeout_also_for_a_share() {
     let redis = Redis::start();
     let reader = Turn::had(&redis, &["--shared", "-t", "1m"]);
-    let proxy = Proxy::to(&redis, |_| Fate::Slow(Duration::from_millis(700)));
-    let timeout = ["--server-timeout", "1s"];
+    let proxy = Proxy::to(&redis, |_| Fate::Slow(Duration::from_secs(2)));
+    let timeout = ["--server-timeout", "3s"];
     let seen = proxy.nxlock([&timeout[..], &["--json", "status", "job"]].concat()).run().exits(0).json();
     let id = seen[0]["holders"][0]["id"].as_str().expect("it is seen").to_owned();
     proxy.nxlock([&timeout[..], &["release", "job", "--break", &id]].concat()).run().exits(0);
