@@ -281,7 +281,7 @@ fn a_server_that_does_not_say_who_asks_costs_nobody_the_lock() {
     });
     // A renewal by script says who asks.
     redis.ask::<()>(&["ACL", "SETUSER", "default", "-eval", "-evalsha"]);
-    let mut holder = Turn::of(proxy.nxlock(turn(&["-t", "6s"])));
+    let mut holder = Turn::of(proxy.nxlock(turn(&["-t", "15s"])));
     holder.up();
     for _ in 0..3 {
         is_renewed(&redis);
