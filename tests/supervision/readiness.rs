@@ -123,7 +123,7 @@ fn what_is_stopped_before_it_is_bound_to_its_guard_goes_with_the_refusal() {
     // It stops in its first call. The guard stops in each of several, so that it does not end in the time that it has.
     let calls = ["setpgid", "setsid", "close_range"].map(|call| format!("--inject={call}:signal=SIGSTOP"));
     let strace = ["strace", "-f", "-o", "/dev/null"].map(String::from).into_iter().chain(calls);
-    let waiter = redis.nxlock(["run", "job", "--", "echo", "ran"]).under(strace).start();
+    let waiter = redis.nxlock(["run", "job", "--server-timeout", "1m", "--", "echo", "ran"]).under(strace).start();
     // A stopped process that is traced is in state t.
     let is_stopped = |pid: &i32| matches!(state_of(*pid), Some('t' | 'T'));
     eventually("both are stopped", || waiter.descendants().iter().filter(|pid| is_stopped(pid)).count() == 2);

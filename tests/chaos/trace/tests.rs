@@ -259,7 +259,7 @@ fn what_is_wrong_about_one_key_of_a_lock_that_is_moving_is_found() {
 #[test]
 fn a_grant_that_was_told_and_could_not_be_written_is_none() {
     let trace = seen(None, |scene| {
-        scene.acquires(1, "", &[("ttl", "100")]);
+        scene.acquires(1, "", &[("ttl", "3000")]);
         let _waiter = scene.listener("lock:job:wake:2");
         scene.acquires(2, "", &[("channel", "lock:job:wake:2")]);
         let mut ask = |words: &[&str]| cmd(words[0]).arg(&words[1..]).query::<Value>(&mut scene.connection);
