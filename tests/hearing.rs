@@ -266,7 +266,7 @@ fn a_command_that_is_over_soon_costs_no_more_requests() {
 /// Servers that do not tell, each with how often they are asked to.
 #[test]
 fn where_a_server_does_not_tell_the_next_renewal_finds_out_and_nothing_is_said() {
-    for fate in [
+    let fates = [
         Fate::Answered("-ERR unknown command 'HELLO', with args beginning with: '3' \r\n"),
         Fate::Answered("-NOPROTO unsupported protocol version\r\n"),
         Fate::Answered(
@@ -278,12 +278,15 @@ fn where_a_server_does_not_tell_the_next_renewal_finds_out_and_nothing_is_said()
         Fate::CutBefore,
         Fate::Blackholed,
         Fate::ReplySwallowed,
-    ] {
+    ];
+    let each = |fate| {
         let redis = Redis::start();
         let proxy = Proxy::of_hello(&redis, fate);
         let said = is_asked_once(&redis, &proxy, 3);
         assert!(said.is_empty(), "{fate:?}: {said}");
-    }
+    };
+    // At the same time: each takes as long as a lease.
+    std::thread::scope(|scope| fates.iter().for_each(|fate| _ = scope.spawn(|| each(*fate))));
 }
 
 #[test]
@@ -307,7 +310,7 @@ fn a_proxy_that_cuts_the_connection_only_behind_the_request_to_be_told_is_asked_
 #[track_caller]
 fn is_asked_once(redis: &Redis, proxy: &Proxy, renewals: u64) -> String {
     let asked = || proxy.commands().iter().filter(|command| command.starts_with("HELLO")).count();
-    let mut holder = Turn::of(proxy.nxlock(turn(&["-t", "3s"])));
+    let mut holder = Turn::of(proxy.nxlock(turn(&["-t", "12s"])));
     holder.up();
     eventually("it is asked to tell", || asked() == 1);
     let scripts = redis.scripts_run();
