@@ -602,7 +602,7 @@ pub fn reap_all() -> bool {
         // SAFETY: waitpid(2) writes to `status` only. nix's waitpid does not know real-time signals.
         match unsafe { libc::waitpid(-1, &raw mut status, libc::WNOHANG) } {
             0 => return false,
-            -1 => return true,
+            -1 if Errno::last() != Errno::EINTR => return true,
             _ => {}
         }
     }
@@ -623,15 +623,21 @@ enum Child {
 
 /// Returns the state of a child that has ended or stopped, without reaping it; `None` if there is no child.
 fn next_child() -> Option<Child> {
-    // SAFETY: waitid(2) writes to `info` only, for which all zeroes is valid.
-    let (found, info) = unsafe {
-        let mut info: libc::siginfo_t = std::mem::zeroed();
-        let how = libc::WEXITED | libc::WSTOPPED | libc::WNOHANG | libc::WNOWAIT;
-        (libc::waitid(libc::P_ALL, 0, &raw mut info, how), info)
+    let how = libc::WEXITED | libc::WSTOPPED | libc::WNOHANG | libc::WNOWAIT;
+    let info = loop {
+        // SAFETY: waitid(2) writes to `info` only, for which all zeroes is valid.
+        let (found, info) = unsafe {
+            let mut info: libc::siginfo_t = std::mem::zeroed();
+            (libc::waitid(libc::P_ALL, 0, &raw mut info, how), info)
+        };
+        match Errno::last() {
+            _ if found == 0 => break info,
+            Errno::ECHILD => return None,
+            // No other signal tells of this child.
+            Errno::EINTR => {}
+            _ => return Some(Child::NoneYet),
+        }
     };
-    if found != 0 {
-        return (Errno::last() != Errno::ECHILD).then_some(Child::NoneYet);
-    }
     // SAFETY: waitid(2) fills in these fields, or leaves the pid 0.
     let (pid, status) = unsafe { (Pid::from_raw(info.si_pid()), info.si_status()) };
     Some(match info.si_code {

@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::fmt::{Display, Formatter, Result as Written};
 use std::hash::{BuildHasher, RandomState};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -318,6 +319,15 @@ fn plays_with<A: Authority>(
         scene.fault = Some(Case { call: call.to_owned(), error, number });
         scene.ends_well(&plays).unwrap_or_else(|why| panic!("{call}, {number}: {why}"));
     }
+}
+
+#[test]
+fn the_end_of_a_command_is_noticed_though_the_look_at_it_was_interrupted() {
+    plays_with(Redis::start(), ("waitid", "EINTR"), 1..=5, |scene| {
+        // After ten seconds nxlock renews the lock, and the guard looks again.
+        scene.nxlock(["run", "job", "-t", "1h", "--", "sleep", "0.5"]).run().exits(0).within(Duration::from_secs(3));
+        Ok(())
+    });
 }
 
 #[test]
