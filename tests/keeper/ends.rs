@@ -47,6 +47,8 @@ fn a_keeper_that_is_killed_before_it_reports_a_grant_may_have_had_one() {
     eventually("its keeper is in the queue", || queue(&redis).len() == 1);
     kill(Pid::from_raw(queue(&redis)[0]), Signal::SIGKILL).unwrap();
     waits.finish().exits(70).prints("").says("killed by SIGKILL").says("ends by itself within 1h");
+    // Until then the holder would leave it the lock.
+    eventually("the server has noticed that it is gone", || redis.others_connected() == 1);
     holder.leaves();
 }
 

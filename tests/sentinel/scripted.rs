@@ -8,12 +8,12 @@ use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, SockaddrIn, bind, connect, listen, setsockopt};
 use nix::sys::socket::{socket, sockopt};
 
-use crate::support::{Authority, MASTER, Redis, eventually, lasts};
+use crate::support::{Authority, MASTER, Redis, eventually, lasts, now};
 
 pub struct Scripted {
     pub servers: Vec<Redis>,
@@ -36,6 +36,8 @@ pub struct Script {
     /// It does not answer the questions from this number on.
     pub hangs_after: usize,
     asked: usize,
+    /// When it answered.
+    pub answers: Vec<Instant>,
     connected: usize,
     /// The numbers of the connections that carry nothing any more, without an error.
     dead: HashSet<usize>,
@@ -85,6 +87,7 @@ impl Sentinel {
             slow: Duration::ZERO,
             hangs_after: usize::MAX,
             asked: 0,
+            answers: Vec::new(),
             connected: 0,
             dead: HashSet::new(),
             streams: Vec::new(),
@@ -184,17 +187,18 @@ fn answer(mut client: TcpStream, number: usize, script: &Mutex<Script>) -> io::R
             continue;
         }
         heard.clear();
-        let mut now = script.lock().expect("no test has panicked in it");
-        now.asked += 1;
-        if now.dead.contains(&number) || now.asked > now.hangs_after {
+        let mut it = script.lock().expect("no test has panicked in it");
+        it.asked += 1;
+        if it.dead.contains(&number) || it.asked > it.hangs_after {
             continue;
         }
-        let (port, epoch) = now.then.filter(|(from, _)| now.asked >= *from).map_or(now.names, |(_, names)| names);
-        let slow = now.slow;
-        drop(now);
+        let (port, epoch) = it.then.filter(|(from, _)| it.asked >= *from).map_or(it.names, |(_, names)| names);
+        let slow = it.slow;
+        drop(it);
         lasts(slow);
         let (port, epoch) = (port.to_string(), epoch.to_string());
         let reply = array(&["127.0.0.1", &port]) + &array(&["name", MASTER, "config-epoch", &epoch]);
+        script.lock().expect("as above").answers.push(now());
         client.write_all(reply.as_bytes())?;
     }
 }

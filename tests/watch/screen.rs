@@ -93,7 +93,7 @@ fn a_lock_is_broken_after_a_question_that_names_its_holder_and_an_answer() {
 #[test]
 fn a_holder_is_asked_after_a_question_that_names_it_and_an_answer() {
     let redis = Redis::start();
-    let holder = Turn::had(&redis, &["-t", "3s"]);
+    let holder = Turn::listening(&redis, &["-t", "1m"]);
     let mut terminal = watch(&redis, "");
     selects(&mut terminal, "job ");
     terminal.types("a");
@@ -103,8 +103,11 @@ fn a_holder_is_asked_after_a_question_that_names_it_and_an_answer() {
     terminal.types("a");
     let lines = says(&mut terminal, "ask for \"job\", held by ");
     assert!(lines.last().unwrap().contains(&format!("pid {}", holder.pid())), "{lines:?}");
+    // It may give up before the terminal is looked at.
+    holder.freeze();
     terminal.types("y");
     says(&mut terminal, &format!("pid {}, to give up \"job\"", holder.pid()));
+    holder.goes_on();
     holder.finish().exits(143).says("asked to give up");
     says(&mut terminal, "no locks");
     // One that refuses says so.
