@@ -5,6 +5,7 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
+use crate::support::turns::queue_of;
 use crate::support::{
     Authority, Cluster, Fate, Five, Local, Proxy, Redis, Running, eventually, freeze, lasts, text_of,
 };
@@ -241,15 +242,22 @@ fn many_are_renewed_at_a_server_that_is_far_away() {
     holder.finish().exits(0).says_nothing();
 }
 
+/// Acquires so many locks at a server 250 ms away, and leaves them to a keeper; returns the way to the server, and the token
+/// of the first.
+fn kept_far_away(redis: &Redis, count: usize) -> (Proxy, String) {
+    let proxy = Proxy::to(redis, |_| Fate::Slow(Duration::from_millis(250)));
+    let pid = std::process::id().to_string();
+    let names: Vec<String> = (2..=count).map(|n| format!("n{n}")).collect();
+    let also = names.iter().flat_map(|name| ["--also", name]);
+    let token = proxy.nxlock(["acquire", "n1", "--while-pid", &pid].into_iter().chain(also)).run().exits(0).token();
+    (proxy, token)
+}
+
 /// It gives back the others within less than a second, and all replies would take two.
 #[test]
 fn a_keeper_leaves_in_time_though_the_server_is_far_away() {
     let redis = Redis::start();
-    let proxy = Proxy::to(&redis, |_| Fate::Slow(Duration::from_millis(250)));
-    let pid = std::process::id().to_string();
-    let names: Vec<String> = (2..=8).map(|n| format!("n{n}")).collect();
-    let also = names.iter().flat_map(|name| ["--also", name]);
-    let token = proxy.nxlock(["acquire", "n1", "--while-pid", &pid].into_iter().chain(also)).run().exits(0).token();
+    let (proxy, token) = kept_far_away(&redis, 8);
     proxy.nxlock(["-v", "release", "n1", &token]).run().exits(0).says("its keeper leaves \"n1\" to us");
     let are_free = || {
         let document = redis.nxlock(["--json", "status"]).run().json();
@@ -262,11 +270,7 @@ fn a_keeper_leaves_in_time_though_the_server_is_far_away() {
 #[test]
 fn a_keeper_that_renews_many_leaves_after_the_renewal_in_flight() {
     let redis = Redis::start();
-    let proxy = Proxy::to(&redis, |_| Fate::Slow(Duration::from_millis(250)));
-    let pid = std::process::id().to_string();
-    let names: Vec<String> = (2..=16).map(|n| format!("n{n}")).collect();
-    let also = names.iter().flat_map(|name| ["--also", name]);
-    let token = proxy.nxlock(["acquire", "n1", "--while-pid", &pid].into_iter().chain(also)).run().exits(0).token();
+    let (proxy, token) = kept_far_away(&redis, 16);
     redis.sees_a_renewal("lock:n1");
     proxy.nxlock(["-v", "release", "n1", &token]).run().exits(0).says("its keeper leaves \"n1\" to us");
 }
@@ -353,12 +357,14 @@ impl Dice {
     }
 }
 
-/// Runs once under some of the locks, and returns how long it waited for them; nothing if it was killed before.
-fn runs_once(authority: &impl Authority, dice: &mut Dice) -> Option<Duration> {
+const SIX: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
+
+/// Runs once under some of the locks, and returns how long it waited for them, or the pid of nxlock if it was killed before.
+fn runs_once(authority: &impl Authority, dice: &mut Dice) -> Result<Duration, i32> {
     let script = r#"for n in $NAMES; do exec 9>"$DIR/$n"; flock -n 9 || echo "overlap $n" >> "$DIR/log"
         case $n in a) exec 3>&9;; b) exec 4>&9;; c) exec 5>&9;; d) exec 6>&9;; e) exec 7>&9;; f) exec 8>&9;; esac; done
         echo up; exec sleep 0.01"#;
-    let names = dice.some(&["a", "b", "c", "d", "e", "f"]);
+    let names = dice.some(&SIX);
     let also = names[1..].iter().flat_map(|name| ["--also", name]);
     let end = dice.below(8);
     // The test kills the first three; their locks are free when their leases end. The others must keep theirs, also on a
@@ -375,18 +381,18 @@ fn runs_once(authority: &impl Authority, dice: &mut Dice) -> Option<Duration> {
             let guards = if dice.below(2) == 0 { crate::support::children_of(running.pid()) } else { Vec::new() };
             running.signal(Signal::SIGKILL);
             guards.into_iter().for_each(kill);
-            None
+            Err(running.pid())
         }
         2 => {
             lasts(Duration::from_millis(dice.below(200).try_into().unwrap()));
             running.signal(Signal::SIGTERM);
-            None
+            Err(running.pid())
         }
         _ => {
             running.line("up");
             let waited = began.elapsed();
             running.finish().exits(0).says_nothing();
-            Some(waited)
+            Ok(waited)
         }
     }
 }
@@ -398,7 +404,7 @@ fn are_taken_in_any_order(authority: &(impl Authority + Sync)) {
     let directory = authority.directory().join("held");
     std::fs::create_dir_all(&directory).unwrap();
     let next = std::sync::atomic::AtomicUsize::new(0);
-    let longest = std::sync::Mutex::new(Duration::ZERO);
+    let (longest, killed) = (std::sync::Mutex::new(Duration::ZERO), std::sync::Mutex::new(Vec::new()));
     std::thread::scope(|scope| {
         for _ in 0..30 {
             scope.spawn(|| {
@@ -407,9 +413,12 @@ fn are_taken_in_any_order(authority: &(impl Authority + Sync)) {
                     if round >= rounds {
                         return;
                     }
-                    if let Some(waited) = runs_once(authority, &mut Dice(round as u64 * 7919)) {
-                        let mut longest = longest.lock().unwrap();
-                        *longest = waited.max(*longest);
+                    match runs_once(authority, &mut Dice(round as u64 * 7919)) {
+                        Ok(waited) => {
+                            let mut longest = longest.lock().unwrap();
+                            *longest = waited.max(*longest);
+                        }
+                        Err(pid) => killed.lock().unwrap().push(pid),
                     }
                 }
             });
@@ -419,9 +428,11 @@ fn are_taken_in_any_order(authority: &(impl Authority + Sync)) {
         std::fs::write(report, format!("{rounds} rounds, longest wait {:?}\n", longest.into_inner().unwrap())).unwrap();
     }
     assert_eq!(text_of(&directory.join("log")), "");
-    // One that was killed while it waited, and behind which nobody came, may still stand in a queue.
-    let all = ["run", "a", "--also", "b", "--also", "c", "--also", "d", "--also", "e", "--also", "f", "--", "true"];
-    authority.nxlock(all).run().exits(0);
+    // Nobody but the killed stands in a queue, and only until the next one comes.
+    let (killed, queued) = (killed.into_inner().unwrap(), SIX.map(|name| queue_of(authority, name)).concat());
+    assert!(queued.iter().all(|pid| killed.contains(pid)), "{queued:?} {killed:?}");
+    let also = SIX[1..].iter().flat_map(|name| ["--also", *name]);
+    authority.nxlock(["run", SIX[0]].into_iter().chain(also).chain(["--", "true"])).run().exits(0);
     let left = || authority.nxlock(["--json", "status"]).run().exits(0).json();
     eventually("no lock is left", || left().as_array().unwrap().iter().all(|lock| lock["state"] == "free"));
 }

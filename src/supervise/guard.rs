@@ -630,8 +630,10 @@ fn next_child() -> Option<Child> {
             let mut info: libc::siginfo_t = std::mem::zeroed();
             (libc::waitid(libc::P_ALL, 0, &raw mut info, how), info)
         };
+        if found == 0 {
+            break info;
+        }
         match Errno::last() {
-            _ if found == 0 => break info,
             Errno::ECHILD => return None,
             // No other signal tells of this child.
             Errno::EINTR => {}

@@ -32,7 +32,7 @@ pub struct Process {
     guard: Option<Watched>,
 }
 
-/// What tells of a process, and of no other that gets its pid.
+/// The descriptors of a process: unlike its pid, they never mean another one.
 struct Watched {
     /// Readable when the process has ended, pidfd_open(2).
     end: OwnedFd,

@@ -69,6 +69,7 @@ fn a_waiter_does_not_believe_a_grant_though_only_the_sentinel_that_answers_last_
             (leader.names, leader.slow) = ((group.servers[1].port(), 2), Duration::from_millis(10));
         });
         let [one, leader, other] = [0, 1, 2].map(|at| group.sentinels[at].now().answers.clone());
+        // An answer that the leader has not given yet is late, too.
         let late = |(leader, (one, other)): (&Instant, (&Instant, &Instant))| {
             leader.saturating_duration_since(*one.max(other)) > Duration::from_millis(30)
         };

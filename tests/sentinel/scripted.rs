@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, SockaddrIn, bind, connect, listen, setsockopt};
 use nix::sys::socket::{socket, sockopt};
 
-use crate::support::{Authority, MASTER, Redis, eventually, lasts, now};
+use crate::support::{Authority, MASTER, Redis, eventually, lasts};
 
 pub struct Scripted {
     pub servers: Vec<Redis>,
@@ -187,18 +187,18 @@ fn answer(mut client: TcpStream, number: usize, script: &Mutex<Script>) -> io::R
             continue;
         }
         heard.clear();
-        let mut it = script.lock().expect("no test has panicked in it");
-        it.asked += 1;
-        if it.dead.contains(&number) || it.asked > it.hangs_after {
+        let mut now = script.lock().expect("no test has panicked in it");
+        now.asked += 1;
+        if now.dead.contains(&number) || now.asked > now.hangs_after {
             continue;
         }
-        let (port, epoch) = it.then.filter(|(from, _)| it.asked >= *from).map_or(it.names, |(_, names)| names);
-        let slow = it.slow;
-        drop(it);
+        let (port, epoch) = now.then.filter(|(from, _)| now.asked >= *from).map_or(now.names, |(_, names)| names);
+        let slow = now.slow;
+        drop(now);
         lasts(slow);
         let (port, epoch) = (port.to_string(), epoch.to_string());
         let reply = array(&["127.0.0.1", &port]) + &array(&["name", MASTER, "config-epoch", &epoch]);
-        script.lock().expect("as above").answers.push(now());
+        script.lock().expect("as above").answers.push(crate::support::now());
         client.write_all(reply.as_bytes())?;
     }
 }

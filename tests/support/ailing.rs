@@ -44,7 +44,7 @@ impl Redis {
 
     /// Waits until the server has loaded everything, and deletes the ballast.
     pub fn has_loaded(&self) {
-        eventually("it has loaded", || !self.is_loading());
+        eventually("it has loaded", || self.serves());
         self.ask::<()>(&["CONFIG", "SET", "key-load-delay", "0"]);
         let keys: Vec<String> = self.ask(&["KEYS", "ballast:*"]);
         let words: Vec<&str> = ["DEL"].into_iter().chain(keys.iter().map(String::as_str)).collect();

@@ -319,9 +319,8 @@ impl Redis {
     /// Restarts the server at the same address, with only the data that it was configured to save, and waits until it has
     /// loaded them.
     pub fn restart(&mut self) {
-        self.kill();
-        self.boot().expect("redis-server starts again");
-        eventually("it has loaded", || !self.is_loading());
+        self.starts_again();
+        eventually("it has loaded", || self.serves());
     }
 
     /// Restarts the server with options that the next restart no longer has and that make it slow to load its data. The
@@ -329,13 +328,21 @@ impl Redis {
     pub fn restart_slowly_with(&mut self, options: &[&str]) {
         let before = self.options.clone();
         self.options.extend(options.iter().map(|&option| option.to_owned()));
-        self.kill();
-        self.boot().expect("redis-server starts again");
+        self.starts_again();
         self.options = before;
     }
 
-    pub fn is_loading(&self) -> bool {
-        self.try_ask::<()>(&["PING"]).is_err_and(|error| error.code() == Some("LOADING"))
+    fn starts_again(&mut self) {
+        self.kill();
+        self.boot().expect("redis-server starts again");
+    }
+
+    /// Returns whether the server answers and is not loading. It may refuse those who have no password.
+    pub fn serves(&self) -> bool {
+        match self.try_ask::<()>(&["PING"]) {
+            Ok(()) => true,
+            Err(error) => !error.is_io_error() && error.code() != Some("LOADING"),
+        }
     }
 
     /// Disables the check of the keys that this server holds at its end, also after a restart.

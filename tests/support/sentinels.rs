@@ -8,7 +8,7 @@ use super::certificates::certificates;
 use super::ports::steady_port;
 use super::replication::replicated;
 use super::secure::tls_options;
-use super::{Authority, LIMIT, Nxlock, Redis, eventually, eventually_some, within};
+use super::{Authority, Nxlock, Redis, eventually, eventually_some, within};
 
 /// The name of the monitored master.
 pub const MASTER: &str = "main";
@@ -113,10 +113,9 @@ impl Sentinels {
             eventually("the replica is in step", || replica.is_in_step());
         }
         for sentinel in &self.sentinels {
-            // Nothing of nxlock takes part in this.
-            within(3 * LIMIT, "they are enough to fail over", || {
-                let seen = sentinel.try_ask::<String>(&["SENTINEL", "CKQUORUM", MASTER]).ok()?;
-                seen.starts_with(&format!("OK {} ", self.sentinels.len())).then_some(())
+            eventually("they are enough to fail over", || {
+                let seen = sentinel.try_ask::<String>(&["SENTINEL", "CKQUORUM", MASTER]);
+                seen.is_ok_and(|seen| seen.starts_with(&format!("OK {} ", self.sentinels.len())))
             });
             eventually("the sentinel knows the replicas", || {
                 let seen: Vec<redis::Value> = sentinel.ask(&["SENTINEL", "REPLICAS", MASTER]);
