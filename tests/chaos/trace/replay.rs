@@ -580,7 +580,8 @@ impl Call {
     }
 
     /// Returns the moments, in µs, that the script may have read from the clock, the likeliest first: those that it wrote, the
-    /// one at which the server told of it, and those from which it may have counted what it wrote.
+    /// one at which the server told of it, those from which it may have counted what it wrote, and, as the server may have
+    /// been stopped before it told of it, the one at which it told of the call.
     fn moments(&self) -> Vec<u64> {
         // Some of them are whole milliseconds.
         let earliest = self.at.saturating_sub(HELD_UP).max(self.since.min(self.at) / 1000 * 1000);
@@ -600,7 +601,7 @@ impl Call {
         // A token says when it was made.
         let ends = self.writes.iter().flatten().filter(|word| !word.contains("nx1:")).flat_map(numbers);
         let began = |end: u64| lengths.map(|ms| end.saturating_sub(ms).saturating_mul(1000));
-        moments.extend(ends.flat_map(began).filter(is_possible));
+        moments.extend(ends.flat_map(began).chain([self.begins]).filter(is_possible));
         moments
     }
 

@@ -540,10 +540,15 @@ fn shows(replay: &mut Replay, ms: u64, is_in_script: bool, words: &str) {
     replay.sees(&Command { at: ms * 1000, is_in_script, port: None, words });
 }
 
-/// Shows a replay that the script began to carry out a request about the lock.
-fn shows_a_request(replay: &mut Replay, ms: u64, request: &str) {
+/// Shows a replay that a server was told to carry out a request about the lock.
+fn shows_the_script(replay: &mut Replay, ms: u64, request: &str) {
     let keys = "lock:job {lock:job}:fence {lock:job}:shares {lock:job}:terms {lock:job}:queue {lock:job}:waiters";
     shows(replay, ms, false, &format!("EVALSHA 0 6 {keys} {request}"));
+}
+
+/// Shows a replay that the script began to carry out a request about the lock.
+fn shows_a_request(replay: &mut Replay, ms: u64, request: &str) {
+    shows_the_script(replay, ms, request);
     shows(replay, ms, true, "TIME");
 }
 
@@ -583,6 +588,46 @@ fn a_fence_that_is_raised_changes_nothing_about_when_the_lock_ends() {
     let trace = replay.into_trace();
     assert!(trace.faults.is_empty(), "{:?}", trace.faults);
     assert_eq!(trace.steps, 2);
+}
+
+#[test]
+fn a_server_that_is_stopped_once_it_has_read_the_clock_raises_no_alarm_about_who_has_not_ended_by_then() {
+    let mut replay = Replay::new();
+    replay.begins(Keyspace::default(), 0);
+    let (first, second) = (token(1, ":3"), token(2, ":3"));
+    shows_a_request(&mut replay, 1_000_000, &format!("acquire token {first} ttl 300 mode once"));
+    for words in [
+        "SET {lock:job}:fence 1000000000 PX 86400000",
+        "SET lock:job nx1:shared:1000000000 PX 300",
+        "DEL {lock:job}:shares {lock:job}:terms",
+        &format!("ZADD {{lock:job}}:shares 1000300 {first}"),
+        &format!("HSET {{lock:job}}:terms {first} 0|1000000000|1000000000|"),
+        "HSET {lock:job}:terms all 1|3:1",
+        "PEXPIRE {lock:job}:shares 10300",
+        "PEXPIRE {lock:job}:terms 10300",
+    ] {
+        shows(&mut replay, 1_000_000, true, words);
+    }
+    shows_a_request(&mut replay, 1_000_040, &format!("acquire token {second} ttl 5000 mode once"));
+    for words in [
+        "SET {lock:job}:fence 1000040000 PX 86400000",
+        &format!("ZADD {{lock:job}}:shares 1005040 {second}"),
+        &format!("HSET {{lock:job}}:terms {second} 1|1000040000|1000040000|"),
+        "HSET {lock:job}:terms all 11|3:2",
+        "PEXPIRE lock:job 5000",
+        "PEXPIRE {lock:job}:shares 15000",
+        "PEXPIRE {lock:job}:terms 15000",
+    ] {
+        shows(&mut replay, 1_000_040, true, words);
+    }
+    // The server has read the clock at once, and tells of it when it goes on.
+    shows_the_script(&mut replay, 1_000_060, &format!("acquire token {} ttl 500 mode once", token(3, "")));
+    shows(&mut replay, 1_000_455, true, "TIME");
+    shows(&mut replay, 1_000_455, true, "ZREM {lock:job}:queue ");
+    replay.ends();
+    let trace = replay.into_trace();
+    assert!(trace.faults.is_empty(), "{:?}", trace.faults);
+    assert_eq!(trace.steps, 3);
 }
 
 #[test]
