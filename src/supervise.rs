@@ -40,7 +40,7 @@ use crate::{duration, log, notify};
 use group::GroupMember;
 use guard::{CommandEvent, End};
 use kill::Killing;
-use suspend::{HadBy, Suspension};
+use suspend::Suspension;
 use tree::{Reach, Tree};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -298,7 +298,7 @@ impl<'a> Supervisor<'a> {
             CommandEvent::Stopped(_) if !self.command_is_stopped() => {}
             CommandEvent::Stopped(signal) if self.tree.terminal() == Terminal::Present => {
                 let follows = matches!(signal, libc::SIGTSTP | libc::SIGTTIN | libc::SIGTTOU);
-                self.begin_suspension(if follows { signal } else { libc::SIGTSTP }, HadBy::OurGroup);
+                self.begin_suspension(if follows { signal } else { libc::SIGTSTP }, None);
             }
             // Without a terminal there is no job control.
             CommandEvent::Stopped(_) => {}
@@ -346,10 +346,11 @@ impl<'a> Supervisor<'a> {
             // what concerns the command.
             (libc::SIGCHLD, _) | (libc::SIGTTIN | libc::SIGTTOU, Source::Terminal | Source::Wait) => {}
             (libc::SIGTSTP, source) => {
-                if source == Source::Process {
+                let sent_to = (source == Source::Process).then_some(reach);
+                if let Some(reach) = sent_to {
                     self.tree.signal_all(&[number], reach);
                 }
-                self.begin_suspension(number, if source == Source::Process { HadBy::All } else { HadBy::OurGroup });
+                self.begin_suspension(number, sent_to);
             }
             // The terminal hung up. The kernel tells only the session leader: by HUP, and by CONT for stopped
             // processes.
@@ -381,8 +382,13 @@ impl<'a> Supervisor<'a> {
             }
             (libc::SIGCONT, _) => {
                 self.continued += 1;
+                let called_off = self.suspension.take();
                 if !self.kill_at().passed() {
+                    let reach = called_off.as_ref().map_or(reach, |suspension| suspension.continues(reach));
                     self.tree.signal_all(&[number], reach);
+                    if let Some(suspension) = called_off {
+                        suspension.undo(&self.tree, false);
+                    }
                 }
             }
             (_, _) => self.tree.signal_command(number, value, reach),
@@ -482,31 +488,25 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    fn begin_suspension(&mut self, signal: c_int, had_by: HadBy) {
-        if self.suspension.is_none() {
-            self.suspension = Some(Suspension::begin(signal, had_by, self.continued));
-        }
+    fn begin_suspension(&mut self, signal: c_int, sent_to: Option<Reach>) {
+        self.suspension.get_or_insert_with(|| Suspension::begin(signal)).was_sent_to(sent_to);
     }
 
     /// Suspends nxlock like the command, after the rest of the tree. When nxlock is continued, so are the processes it
     /// stopped, unless the lease is about to end.
     fn suspend_if_asked(&mut self) {
-        let Some(suspension) = &mut self.suspension else { return };
-        if self.continued == suspension.continued() && !suspension.advance(&self.tree) {
+        if !self.suspension.as_mut().is_some_and(|suspension| suspension.advance(&self.tree)) {
             return;
         }
-        let Some(suspension) = self.suspension.take() else { return };
         // A shell may have continued the job meanwhile; nxlock's own stop would discard that SIGCONT.
         self.take_notices();
+        let Some(suspension) = self.suspension.take() else { return };
         let before = self.continued;
-        let is_suspended = before == suspension.continued();
-        if is_suspended {
-            suspend(self.tree.terminal(), suspension.signal());
-            self.check_deadlines();
-            self.take_notices();
-        }
+        suspend(self.tree.terminal(), suspension.signal());
+        self.check_deadlines();
+        self.take_notices();
         if !self.kill_at().passed() {
-            suspension.undo(&self.tree, is_suspended && self.continued != before);
+            suspension.undo(&self.tree, self.continued != before);
         }
     }
 

@@ -487,11 +487,41 @@ fn a_signal_to_the_whole_job_comes_to_the_command_once_though_a_process_of_nxloc
     eventually("the lock is given back", || !redis.exists("lock:job"));
 }
 
+#[test]
+fn a_job_that_is_continued_at_once_goes_on_though_nxlock_cannot_tell_that_all_of_it_was_to_stop() {
+    let redis = Redis::start();
+    let script = "trap 'echo got-USR1' USR1; echo up; while :; do sleep 300 & wait; done";
+    let mut shell = shell_with(&redis, &[("SCRIPT", script)]);
+    shell.types("nxlock run job -- bash -c \"$SCRIPT\"\n");
+    shell.shows("up");
+    let nxlock =
+        eventually_some("it runs", || children_of(shell.pid()).into_iter().find(|pid| name_of(*pid) == "nxlock"));
+    let kill = |pid, signal| kill(Pid::from_raw(pid), signal).unwrap();
+    is_supervised(&mut shell, nxlock);
+    let member = group_member(nxlock);
+    kill(member, Signal::SIGSTOP);
+    eventually("the member of the group is stopped", || state_of(member) == Some('T'));
+    kill(-nxlock, Signal::SIGTSTP);
+    eventually("nxlock has had it", || !is_pending(nxlock, Signal::SIGTSTP));
+    // The kernel discards the TSTP that is pending for the member of the group, by which nxlock is to tell.
+    kill(-nxlock, Signal::SIGCONT);
+    kill(nxlock, Signal::SIGUSR1);
+    shell.shows("got-USR1");
+    shell.types(CTRL_C);
+    shell.types("exit\n");
+    shell.finish();
+}
+
 /// Waits until nxlock knows that the command, which tells of USR1, has begun. Before that, nxlock does not know which
 /// signals the command has missed, and passes all of them on.
-fn supervises(terminal: &mut Terminal) {
-    nix::sys::signal::kill(nix::unistd::Pid::from_raw(terminal.pid()), Signal::SIGUSR1).unwrap();
+fn is_supervised(terminal: &mut Terminal, nxlock: i32) {
+    kill(Pid::from_raw(nxlock), Signal::SIGUSR1).unwrap();
     terminal.shows("got-USR1");
+}
+
+fn supervises(terminal: &mut Terminal) {
+    let nxlock = terminal.pid();
+    is_supervised(terminal, nxlock);
 }
 
 /// Returns whether a signal is pending for a process, proc_pid_status(5).

@@ -22,10 +22,9 @@ const LOOK: Duration = Duration::from_millis(5);
 pub struct Suspension {
     /// The signal that then suspends nxlock.
     signal: c_int,
-    /// The processes that have received the signal.
-    had_by: HadBy,
-    /// Number of times nxlock had been continued when this began.
-    continued: u64,
+    /// The processes to which nxlock has sent the signal. None if it came from the terminal, or from another process to
+    /// nxlock's whole group.
+    sent_to: Option<Reach>,
     began: Moment,
     /// When a program that catches the signal was last seen not to have taken it yet.
     untaken_at: Moment,
@@ -33,21 +32,23 @@ pub struct Suspension {
     stopped: Vec<Pid>,
 }
 
-/// The processes of the tree that have received a signal.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum HadBy {
-    /// nxlock sent it to all of them.
-    All,
-    /// The terminal or another process sent it to nxlock's group.
-    OurGroup,
-}
-
 impl Suspension {
-    /// Starts to stop a tree. `signal` stopped the command, or is to stop it; `continued` is how often nxlock was
-    /// continued so far.
-    pub fn begin(signal: c_int, had_by: HadBy, continued: u64) -> Suspension {
+    /// Starts to stop a tree. `signal` stopped the command, or is to stop it.
+    pub fn begin(signal: c_int) -> Suspension {
         let now = Moment::now();
-        Suspension { signal, had_by, continued, began: now, untaken_at: now, next: now, stopped: Vec::new() }
+        Suspension { signal, sent_to: None, began: now, untaken_at: now, next: now, stopped: Vec::new() }
+    }
+
+    /// Notes the processes to which nxlock has sent a signal that stops them.
+    pub fn was_sent_to(&mut self, reach: Option<Reach>) {
+        self.sent_to = self.sent_to.max(reach);
+    }
+
+    /// Returns which processes need a SIGCONT that nxlock received and was to pass on to these. If it was sent to nxlock's
+    /// group, the kernel has discarded the TSTP by which nxlock was to see that the group had that, too: nxlock then has
+    /// sent the group another one, after the SIGCONT.
+    pub fn continues(&self, reach: Reach) -> Reach {
+        self.sent_to.map_or(reach, |sent_to| sent_to.max(reach))
     }
 
     /// Returns when to poll the tree again.
@@ -57,10 +58,6 @@ impl Suspension {
 
     pub fn signal(&self) -> c_int {
         self.signal
-    }
-
-    pub fn continued(&self) -> u64 {
-        self.continued
     }
 
     /// Sends SIGSTOP to the processes that do not stop by themselves. Returns whether the whole tree is stopped, or the
@@ -78,7 +75,7 @@ impl Suspension {
         // While a program prepares to stop, nxlock stops nothing, since the program may need what it has started;
         // nxlock goes on renewing. A nested nxlock stops its own command before itself.
         let gets_ready =
-            |(pid, job): &(Pid, Job)| job.catches(self.signal) && (self.had_by == HadBy::All || is_in_our_group(*pid));
+            |(pid, job): &(Pid, Job)| job.catches(self.signal) && (self.sent_to.is_some() || is_in_our_group(*pid));
         let getting_ready: Vec<_> = running(own).filter(gets_ready).collect();
         if getting_ready.iter().any(|(_, job)| job.is_to_take(self.signal)) && !(self.began + TAKING).passed() {
             self.untaken_at = Moment::now();

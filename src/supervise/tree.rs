@@ -32,12 +32,12 @@ pub struct Killed {
     pub is_refused: bool,
 }
 
-/// The processes of a tree that a signal goes to.
-#[derive(Clone, Copy, PartialEq, Eq)]
+/// The processes of a tree that a signal goes to; the order is that of how many they are.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Reach {
-    All,
     /// The others have the signal already, since it was sent to nxlock's process group.
     OutsideOurGroup,
+    All,
 }
 
 impl Tree {
