@@ -24,7 +24,7 @@ fn a_free_lock_is_granted_if_each_reply_comes_within_the_server_timeout() {
         let three = [(); 3].map(server);
         let (_networks, servers) = late(&three);
         for wait in [&["-n"][..], &["-w", "15s"], &[]] {
-            let words = [&["--server-timeout", "2s", "run", "job"], wait, &["--", "echo", "ran"]].concat();
+            let words = [&["--server-timeout", "2300ms", "run", "job"], wait, &["--", "echo", "ran"]].concat();
             let call = Nxlock::new(words.iter().copied()).env("NXLOCK_SERVER", &servers);
             call.env("REDISCLI_AUTH", password.unwrap_or_default()).run().exits(0).prints("ran\n");
         }

@@ -2,7 +2,7 @@ use serde_json::{Value, json};
 
 use crate::quorum::OTHERS;
 use crate::support::turns::{acquire, lock_status, release};
-use crate::support::{Authority, Done, Five, Nxlock, Redis, eventually};
+use crate::support::{Authority, Done, Five, Nxlock, Redis, eventually, eventually_some};
 
 const MINUTE: u64 = 60_000;
 
@@ -27,15 +27,15 @@ fn put(five: &Five, held: [Option<(&str, u64)>; 5]) {
 
 #[track_caller]
 fn is_told(five: &Five, status: i32, state: &str) -> Value {
-    // nxlock does not wait for servers that do not reply: what is known does not depend on them.
-    five.nxlock(["--server-timeout", "1s", "status", "job"])
+    // nxlock does not wait for servers that are down: what is known does not depend on them.
+    five.nxlock(["--server-timeout", "20s", "status", "job"])
         .run()
         .exits(status)
         .says_nothing()
         .text()
         .find(state)
         .unwrap();
-    let told = five.nxlock(["--server-timeout", "1s", "--json", "status", "job"]).run().exits(status).json()[0].take();
+    let told = five.nxlock(["--server-timeout", "20s", "--json", "status", "job"]).run().exits(status).json()[0].take();
     assert_eq!(told["state"], state, "{told}");
     told
 }
@@ -72,26 +72,26 @@ fn a_run_encloses_another_if_a_majority_voted_for_it_and_who_is_silent_may_decid
     let five = Five::start();
     let [one, other] = tokens(&five);
     let ours = Some((one.as_str(), 60));
-    let within = |options: &[&str]| {
-        let words = [&["--server-timeout", "1s", "run", "job"], options, &["--", "echo", "ran"]].concat();
+    let within = |timeout: &str, wait: &[&str]| {
+        let words = [&["--server-timeout", timeout, "run", "job"], wait, &["--", "echo", "ran"]].concat();
         five.nxlock(words).env("NXLOCK_HELD", format!("{other} {one}")).run().prints("")
     };
     let held = "\"job\" is already held by this script";
     put(&five, [ours, None, ours, ours, Some((std::str::from_utf8(OTHERS).unwrap(), 60))]);
-    within(&[]).exits(75).says(held);
-    within(&["-w", "1h"]).exits(75).says(held);
+    within("20s", &[]).exits(75).says(held);
+    within("20s", &["-w", "1h"]).exits(75).says(held);
     five.each()[1].hang();
-    within(&["-w", "1h"]).exits(75).says(held);
+    within("20s", &["-w", "1h"]).exits(75).says(held);
     // The majority may be the script's own, or not.
     five.each()[0].hang();
-    within(&["-n"]).exits(69).never_says("held by");
+    within("1s", &["-n"]).exits(69).never_says("held by");
     five.each()[1].resume();
-    within(&["-n"]).exits(69).never_says("held by");
+    within("1s", &["-n"]).exits(69).never_says("held by");
     five.each()[0].resume();
     // Another holder has a majority.
     let theirs = Some((std::str::from_utf8(OTHERS).unwrap(), 60));
     put(&five, [ours, theirs, theirs, theirs, None]);
-    within(&["-n"]).exits(75).says("held by somebody else").never_says(held);
+    within("20s", &["-n"]).exits(75).says("held by somebody else").never_says(held);
     put(&five, [None; 5]);
 }
 
@@ -115,7 +115,7 @@ fn it_is_contested_if_no_majority_agrees() {
     assert!(one.contains(told["holder"]["id"].as_str().unwrap()), "{told}");
     assert_eq!(told["warnings"].as_array().unwrap().len(), 1, "{told}");
     // The list shows it, too.
-    let listed = five.nxlock(["--json", "--server-timeout", "1s", "status"]).run().exits(0).json();
+    let listed = five.nxlock(["--json", "--server-timeout", "20s", "status"]).run().exits(0).json();
     assert_eq!(listed[0]["state"], "contested");
     let words = ["--server-timeout", "2s", "acquire", "job", "--ttl", "1m", "-n"];
     let refused = refused_with(&five, &words, "contested");
@@ -146,7 +146,7 @@ fn it_is_unknown_if_those_that_do_not_answer_could_decide() {
     assert_eq!(told["ttl_ms"], Value::Null, "{told}");
     assert_eq!(told["warnings"].as_array().unwrap().len(), 1, "{told}");
     // No name was given: the list shows what nxlock could find out.
-    five.nxlock(["status", "--server-timeout", "1s"]).run().exits(0);
+    five.nxlock(["status", "--server-timeout", "20s"]).run().exits(0);
     // And nobody can acquire it.
     let call = ["--server-timeout", "1s", "run", "job", "-n", "--", "echo", "ran"];
     five.nxlock(call).run().exits(75).prints("").says("unknown, since too few servers answer");
@@ -217,20 +217,24 @@ fn hanging(second: Option<&[u8]>) -> ([Redis; 3], String) {
 fn a_lock_that_silent_servers_could_give_us_is_not_called_somebody_elses() {
     let (three, servers) = hanging(None);
     let call = |args: &[&str]| Nxlock::new(args.iter().copied()).env("NXLOCK_SERVER", &servers);
+    // On a busy machine, the two may take longer.
+    let told_by_two = |args: &[&str]| {
+        let by_two = |done: &Done| done.both().contains("2 of 3 servers answered");
+        eventually_some("two of them answer in time", || Some(call(args).run()).filter(by_two)).exits(69)
+    };
     for verb in [&["run", "job"][..], &["acquire", "job", "--ttl", "1m"]] {
         for wait in [&["-n"][..], &["-w", "1s"], &["-n", "-E", "0"], &["-w", "1s", "-E", "0"]] {
             let command = if verb[0] == "run" { &["--", "echo", "ran"][..] } else { &[] };
             let options = [&["--server-timeout", "1s"], verb, wait].concat();
-            let done = call(&[&options[..], command].concat()).run().exits(69).prints("");
+            let done = told_by_two(&[&options[..], command].concat()).prints("");
             // A holder without a majority can be broken: the message says how.
             done.says("too few servers answer; u@h, pid 1 has votes").says("release job --break bbbbbbbb");
-            call(&[&["-q"], &options[..], command].concat()).run().exits(69).says("too few servers answer");
-            let done = call(&[&["--json"], &options[..], command].concat()).run().exits(69);
+            told_by_two(&[&["-q"], &options[..], command].concat()).says("too few servers answer");
+            let done = told_by_two(&[&["--json"], &options[..], command].concat());
             let told = if verb[0] == "run" { done.stderr.clone() } else { done.text() };
             let told: Value = serde_json::from_str(&told).unwrap();
             assert_eq!((&told["outcome"], &told["state"]), (&json!("unreachable"), &json!("unknown")), "{told}");
             assert_eq!((&told["holder"]["id"], &told["ttl_ms"]), (&json!("bbbbbbbb"), &Value::Null), "{told}");
-            assert!(told["message"].as_str().unwrap().contains("2 of 3 servers answered"), "{told}");
         }
     }
     let events = three[0].directory().join("events");
@@ -251,8 +255,10 @@ fn votes_that_leave_too_few_for_a_majority_are_somebody_elses_whatever_silent_se
         let (three, servers) = hanging(Some(second));
         for wait in [&["-n"][..], &["-w", "1s"]] {
             let words = [&["--server-timeout", "1s", "run", "job"], wait, &["--", "echo", "ran"]].concat();
-            let call = || Nxlock::new(words.iter().copied()).env("NXLOCK_SERVER", &servers);
-            call().run().exits(75).prints("");
+            let call = || Nxlock::new(words.iter().copied()).env("NXLOCK_SERVER", &servers).run();
+            // Of one of the two that does not answer in time, as on a busy machine, nothing is known.
+            let is_known = |done: &Done| done.status.code() != Some(69);
+            eventually_some("both answer in time", || Some(call()).filter(is_known)).exits(75).prints("");
         }
         three[2].resume();
         three[..2].iter().for_each(|redis| redis.delete("lock:job"));
