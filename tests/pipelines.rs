@@ -190,6 +190,35 @@ fn jobs_of_github_take_turns_and_one_that_is_cancelled_gives_back_what_it_has() 
 }
 
 #[test]
+fn a_job_of_github_that_is_cancelled_as_nxlock_has_just_started_leaves_the_queue() {
+    if !has_node() {
+        return;
+    }
+    let redis = Redis::start();
+    let (first, second) = (Job::of(&redis), Job::of(&redis));
+    first.main(PRODUCTION).run().exits(0);
+    // The process goes on after it has started nxlock only when there is this file.
+    let (slow, go) = (second.file("slow.js"), second.file("go"));
+    let script =
+        "const children = require('node:child_process'), { existsSync } = require('node:fs'), { spawn } = children;
+        const pause = () => Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 5);
+        children.spawn = (...call) => {
+            const child = spawn(...call);
+            while (!existsSync(process.env.GO)) pause();
+            return child;
+        };";
+    fs::write(&slow, script).unwrap();
+    let call = second.main(PRODUCTION).env("GO", &go).env("NODE_OPTIONS", format!("--require {}", slow.display()));
+    let mut waiting = call.start();
+    waits(&redis, &mut waiting);
+    waiting.signal(Signal::SIGINT);
+    fs::write(&go, "").unwrap();
+    waiting.finish().exits(1);
+    assert!(queue_of(&redis, "production").is_empty());
+    first.post(PRODUCTION).exits(0);
+}
+
+#[test]
 fn a_job_of_github_that_is_refused_says_by_whom_and_gives_no_orders() {
     if !has_node() {
         return;

@@ -17,11 +17,12 @@ function nxlock(words, stdin = '') {
     if (input('server') !== '') {
         env.NXLOCK_SERVER = input('server');
     }
-    const child = spawn('nxlock', words, { env, stdio: ['pipe', 'pipe', 'inherit'] });
-    // A runner that cancels a job signals this process alone. nxlock then leaves the queue, or gives back what it has.
+    // A runner that cancels a job signals this process alone. nxlock then leaves the queue, or gives back what it has. A
+    // signal is handled after this function has returned: there is a child by then.
     for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP']) {
         process.on(signal, () => child.kill(signal));
     }
+    const child = spawn('nxlock', words, { env, stdio: ['pipe', 'pipe', 'inherit'] });
     let stdout = '';
     child.stdout.setEncoding('utf8').on('data', (text) => (stdout += text));
     // It may end without having read.
