@@ -254,7 +254,7 @@ fn a_success_is_not_lost_if_nxlock_is_killed_while_it_releases() {
 fn a_run_that_was_stopped_for_its_time_limit_stays_that_if_nxlock_is_killed_then() {
     let redis = Redis::start();
     let script = "trap 'echo told; sleep 0.3; exit 0' TERM; while :; do sleep 0.05; done";
-    let mut holder = redis.nxlock(["run", "job", "--record", "--time-limit", "100ms", "-c", script]).start();
+    let mut holder = redis.nxlock(["run", "job", "--record", "--time-limit", "2s", "-c", script]).start();
     holder.line("told");
     holder.signal(Signal::SIGSTOP);
     holder.signal(Signal::SIGKILL);
