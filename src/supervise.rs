@@ -382,12 +382,11 @@ impl<'a> Supervisor<'a> {
             }
             (libc::SIGCONT, _) => {
                 self.continued += 1;
-                let called_off = self.suspension.take();
+                let suspension = self.suspension.take();
                 if !self.kill_at().passed() {
-                    let reach = called_off.as_ref().map_or(reach, |suspension| suspension.continues(reach));
-                    self.tree.signal_all(&[number], reach);
-                    if let Some(suspension) = called_off {
-                        suspension.undo(&self.tree, false);
+                    match suspension {
+                        Some(suspension) => suspension.call_off(&self.tree, reach),
+                        None => _ = self.tree.signal_all(&[number], reach),
                     }
                 }
             }

@@ -167,7 +167,7 @@ fn a_command_prints_the_password_anew_for_each_connection() {
     login.0.file_has("s3cond");
     login.0.servers_want("s3cond");
     is_renewed(&login.0);
-    // What the command has printed for a connection is of use until that has ended.
+    // nxlock runs the command again only for a new connection.
     let connections = || waiter.running.stderr().matches("] connected to ").count();
     eventually("the waiter has another connection", || connections() > 1);
     fs::remove_file(login.0.file()).unwrap();

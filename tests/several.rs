@@ -428,7 +428,7 @@ fn are_taken_in_any_order(authority: &(impl Authority + Sync)) {
         std::fs::write(report, format!("{rounds} rounds, longest wait {:?}\n", longest.into_inner().unwrap())).unwrap();
     }
     assert_eq!(text_of(&directory.join("log")), "");
-    // Nobody but the killed stands in a queue, and only until the next one comes.
+    // A queue contains at most waiters that were killed, and the next run removes those.
     let (killed, queued) = (killed.into_inner().unwrap(), SIX.map(|name| queue_of(authority, name)).concat());
     assert!(queued.iter().all(|pid| killed.contains(pid)), "{queued:?} {killed:?}");
     let also = SIX[1..].iter().flat_map(|name| ["--also", *name]);

@@ -17,6 +17,11 @@ fn run(redis: &Redis, script: &str) -> Terminal {
     Terminal::start(redis.nxlock(["run", "job", "-c", script]))
 }
 
+/// Sends a signal to a process, or to the group of a negative number.
+fn send(pid: i32, signal: Signal) {
+    kill(Pid::from_raw(pid), signal).unwrap();
+}
+
 /// Starts a shell with job control, at a terminal.
 fn shell(redis: &Redis) -> Terminal {
     shell_with(redis, &[])
@@ -236,7 +241,7 @@ fn ctrl_z_during_a_wait_does_not_stop_the_command_after_it() {
     child_of(child_of(nxlock, "nx-guard"), "nx-guard");
     shell.types(CTRL_Z);
     eventually("it is stopped", || state_of(nxlock) == Some('T'));
-    kill(Pid::from_raw(nxlock), Signal::SIGCONT).unwrap();
+    send(nxlock, Signal::SIGCONT);
     redis.resume();
     shell.shows("ran-7");
     eventually("the lock is given back", || !redis.exists("lock:job"));
@@ -312,7 +317,7 @@ fn term_from_elsewhere_ends_a_command_at_a_terminal() {
     let redis = Redis::start();
     let mut terminal = run(&redis, "echo up; exec sleep 300");
     terminal.shows("up");
-    nix::sys::signal::kill(nix::unistd::Pid::from_raw(terminal.pid()), Signal::SIGTERM).unwrap();
+    send(terminal.pid(), Signal::SIGTERM);
     terminal.exits(143);
 }
 
@@ -386,7 +391,7 @@ fn ctrl_z_stops_what_does_not_hear_it_and_fg_continues_all() {
     shell.types("words\n");
     eventually("the command has ended", || !redis.exists("lock:job"));
     for pid in tree {
-        let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), Signal::SIGKILL);
+        let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
     }
     shell.types("exit\n");
     shell.finish();
@@ -445,10 +450,10 @@ fn a_key_is_not_taken_for_a_signal_that_comes_after_it() {
         terminal.types(CTRL_C);
         terminal.shows("got-INT");
         eventually("nxlock has had it", || !is_pending(terminal.pid(), Signal::SIGINT));
-        nix::sys::signal::kill(nix::unistd::Pid::from_raw(terminal.pid()), Signal::SIGINT).unwrap();
+        send(terminal.pid(), Signal::SIGINT);
         terminal.shows("got-INT");
     }
-    nix::sys::signal::kill(nix::unistd::Pid::from_raw(terminal.pid()), Signal::SIGTERM).unwrap();
+    send(terminal.pid(), Signal::SIGTERM);
     terminal.exits(3);
 }
 
@@ -463,26 +468,25 @@ fn a_signal_to_the_whole_job_comes_to_the_command_once_though_a_process_of_nxloc
     let script = "trap 'echo got-HUP' HUP; trap 'echo got-USR1' USR1; echo up; while :; do sleep 300 & wait; done";
     let mut terminal = Terminal::start(redis.nxlock(["run", "job", "--", "bash", "-c", script]));
     terminal.shows("up");
-    let kill = |pid, signal| nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), signal).unwrap();
     let (job, nxlock, member) = (-terminal.pid(), terminal.pid(), group_member(terminal.pid()));
-    supervises(&mut terminal);
+    supervises(&mut terminal, nxlock);
     let mut comes = |whom: i32, times: usize| {
-        kill(whom, Signal::SIGHUP);
+        send(whom, Signal::SIGHUP);
         terminal.shows("got-HUP");
         // Handled after all signals before it.
-        kill(nxlock, Signal::SIGUSR1);
+        send(nxlock, Signal::SIGUSR1);
         terminal.shows("got-USR1");
         assert_eq!(terminal.screen().matches("got-HUP").count(), times, "{}", terminal.screen());
     };
-    kill(member, Signal::SIGSTOP);
+    send(member, Signal::SIGSTOP);
     comes(job, 1);
     // nxlock does not know whether the group got this one, and passes it on.
     comes(nxlock, 2);
-    kill(member, Signal::SIGCONT);
+    send(member, Signal::SIGCONT);
     eventually("it has taken what was for the group", || !is_pending(member, Signal::SIGHUP));
     comes(nxlock, 3);
     comes(job, 4);
-    kill(job, Signal::SIGKILL);
+    send(job, Signal::SIGKILL);
     terminal.dies_of(Signal::SIGKILL);
     eventually("the lock is given back", || !redis.exists("lock:job"));
 }
@@ -496,16 +500,15 @@ fn a_job_that_is_continued_at_once_goes_on_though_nxlock_cannot_tell_that_all_of
     shell.shows("up");
     let nxlock =
         eventually_some("it runs", || children_of(shell.pid()).into_iter().find(|pid| name_of(*pid) == "nxlock"));
-    let kill = |pid, signal| kill(Pid::from_raw(pid), signal).unwrap();
-    is_supervised(&mut shell, nxlock);
+    supervises(&mut shell, nxlock);
     let member = group_member(nxlock);
-    kill(member, Signal::SIGSTOP);
+    send(member, Signal::SIGSTOP);
     eventually("the member of the group is stopped", || state_of(member) == Some('T'));
-    kill(-nxlock, Signal::SIGTSTP);
+    send(-nxlock, Signal::SIGTSTP);
     eventually("nxlock has had it", || !is_pending(nxlock, Signal::SIGTSTP));
     // The kernel discards the TSTP that is pending for the member of the group, by which nxlock is to tell.
-    kill(-nxlock, Signal::SIGCONT);
-    kill(nxlock, Signal::SIGUSR1);
+    send(-nxlock, Signal::SIGCONT);
+    send(nxlock, Signal::SIGUSR1);
     shell.shows("got-USR1");
     shell.types(CTRL_C);
     shell.types("exit\n");
@@ -514,14 +517,9 @@ fn a_job_that_is_continued_at_once_goes_on_though_nxlock_cannot_tell_that_all_of
 
 /// Waits until nxlock knows that the command, which tells of USR1, has begun. Before that, nxlock does not know which
 /// signals the command has missed, and passes all of them on.
-fn is_supervised(terminal: &mut Terminal, nxlock: i32) {
-    kill(Pid::from_raw(nxlock), Signal::SIGUSR1).unwrap();
+fn supervises(terminal: &mut Terminal, nxlock: i32) {
+    send(nxlock, Signal::SIGUSR1);
     terminal.shows("got-USR1");
-}
-
-fn supervises(terminal: &mut Terminal) {
-    let nxlock = terminal.pid();
-    is_supervised(terminal, nxlock);
 }
 
 /// Returns whether a signal is pending for a process, proc_pid_status(5).
@@ -538,8 +536,9 @@ fn a_signal_to_the_whole_job_comes_to_the_command_once() {
                   echo up; while :; do sleep 300 & wait; done";
     let mut terminal = Terminal::start(redis.nxlock(["run", "job", "--kill-after", "1h", "--", "bash", "-c", script]));
     terminal.shows("up");
-    supervises(&mut terminal);
-    let group = nix::unistd::Pid::from_raw(-terminal.pid());
+    let nxlock = terminal.pid();
+    supervises(&mut terminal, nxlock);
+    let group = -terminal.pid();
     let signals = [
         (Signal::SIGINT, "INT"),
         (Signal::SIGQUIT, "QUIT"),
@@ -550,23 +549,23 @@ fn a_signal_to_the_whole_job_comes_to_the_command_once() {
         (Signal::SIGTERM, "TERM"),
     ];
     for (signal, name) in signals {
-        nix::sys::signal::kill(group, signal).unwrap();
+        send(group, signal);
         terminal.shows(&format!("got-{name}"));
         // Until nxlock has read the signal, the kernel merges another one with it.
         eventually("nxlock has had it", || !is_pending(terminal.pid(), signal));
         // nxlock passes on a signal that is sent to it alone.
-        nix::sys::signal::kill(nix::unistd::Pid::from_raw(terminal.pid()), signal).unwrap();
+        send(terminal.pid(), signal);
         terminal.shows(&format!("got-{name}"));
     }
     // Handled after all signals before it.
-    nix::sys::signal::kill(nix::unistd::Pid::from_raw(terminal.pid()), Signal::SIGUSR1).unwrap();
+    send(terminal.pid(), Signal::SIGUSR1);
     terminal.shows("got-USR1");
     let screen = terminal.screen();
     for (_, name) in signals {
         let times = if name == "USR1" { 4 } else { 2 };
         assert_eq!(screen.matches(&format!("got-{name}")).count(), times, "{name}:\n{screen}");
     }
-    nix::sys::signal::kill(group, Signal::SIGKILL).unwrap();
+    send(group, Signal::SIGKILL);
     terminal.dies_of(Signal::SIGKILL);
     eventually("the lock is given back", || !redis.exists("lock:job"));
 }

@@ -44,13 +44,6 @@ impl Suspension {
         self.sent_to = self.sent_to.max(reach);
     }
 
-    /// Returns which processes need a SIGCONT that nxlock received and was to pass on to these. If it was sent to nxlock's
-    /// group, the kernel has discarded the TSTP by which nxlock was to see that the group had that, too: nxlock then has
-    /// sent the group another one, after the SIGCONT.
-    pub fn continues(&self, reach: Reach) -> Reach {
-        self.sent_to.map_or(reach, |sent_to| sent_to.max(reach))
-    }
-
     /// Returns when to poll the tree again.
     pub fn next(&self) -> Moment {
         self.next
@@ -94,6 +87,14 @@ impl Suspension {
         // /proc does not tell whether a process without a main thread has stopped.
         running.retain(|(_, job)| job.state == JobState::Runs);
         running.is_empty() || (grace_ends + REST).passed()
+    }
+
+    /// Ends this for a SIGCONT that nxlock read before it stopped itself. Passes the SIGCONT on to `reach`, and to those to
+    /// whom nxlock sent the TSTP: they may have had the SIGCONT before that. A SIGCONT to nxlock's group makes the kernel
+    /// discard the TSTP that shows nxlock that the group had it, and nxlock then sends the group another.
+    pub fn call_off(self, tree: &Tree, reach: Reach) {
+        tree.signal_all(&[libc::SIGCONT], self.sent_to.map_or(reach, |sent_to| sent_to.max(reach)));
+        self.undo(tree, false);
     }
 
     /// Continues the processes that this has stopped, and no others. If a SIGCONT was sent to them after they had

@@ -32,7 +32,7 @@ pub struct Killed {
     pub is_refused: bool,
 }
 
-/// The processes of a tree that a signal goes to; the order is that of how many they are.
+/// The processes of a tree that a signal goes to, ordered from fewer to more.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Reach {
     /// The others have the signal already, since it was sent to nxlock's process group.

@@ -235,6 +235,7 @@ fn a_lock_that_silent_servers_could_give_us_is_not_called_somebody_elses() {
             let told: Value = serde_json::from_str(&told).unwrap();
             assert_eq!((&told["outcome"], &told["state"]), (&json!("unreachable"), &json!("unknown")), "{told}");
             assert_eq!((&told["holder"]["id"], &told["ttl_ms"]), (&json!("bbbbbbbb"), &Value::Null), "{told}");
+            assert!(told["message"].as_str().unwrap().contains("2 of 3 servers answered"), "{told}");
         }
     }
     let events = three[0].directory().join("events");

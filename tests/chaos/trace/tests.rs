@@ -540,15 +540,15 @@ fn shows(replay: &mut Replay, ms: u64, is_in_script: bool, words: &str) {
     replay.sees(&Command { at: ms * 1000, is_in_script, port: None, words });
 }
 
-/// Shows a replay that a server was told to carry out a request about the lock.
-fn shows_the_script(replay: &mut Replay, ms: u64, request: &str) {
+/// Shows a replay that a server called the script with a request about the lock.
+fn shows_a_call(replay: &mut Replay, ms: u64, request: &str) {
     let keys = "lock:job {lock:job}:fence {lock:job}:shares {lock:job}:terms {lock:job}:queue {lock:job}:waiters";
     shows(replay, ms, false, &format!("EVALSHA 0 6 {keys} {request}"));
 }
 
 /// Shows a replay that the script began to carry out a request about the lock.
 fn shows_a_request(replay: &mut Replay, ms: u64, request: &str) {
-    shows_the_script(replay, ms, request);
+    shows_a_call(replay, ms, request);
     shows(replay, ms, true, "TIME");
 }
 
@@ -621,7 +621,7 @@ fn a_server_that_is_stopped_once_it_has_read_the_clock_raises_no_alarm_about_who
         shows(&mut replay, 1_000_040, true, words);
     }
     // The server has read the clock at once, and tells of it when it goes on.
-    shows_the_script(&mut replay, 1_000_060, &format!("acquire token {} ttl 500 mode once", token(3, "")));
+    shows_a_call(&mut replay, 1_000_060, &format!("acquire token {} ttl 500 mode once", token(3, "")));
     shows(&mut replay, 1_000_455, true, "TIME");
     shows(&mut replay, 1_000_455, true, "ZREM {lock:job}:queue ");
     replay.ends();
