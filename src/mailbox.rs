@@ -59,6 +59,11 @@ impl<T> Mailbox<T> {
         }
     }
 
+    /// Returns a message that has come, without waiting.
+    pub fn come(&self) -> Option<T> {
+        self.messages.try_recv().ok()
+    }
+
     /// Returns the channel alone, for a receiver that waits for nothing else any more.
     pub fn into_channel(self) -> Receiver<T> {
         self.messages

@@ -170,6 +170,17 @@ impl Renewer {
         }
     }
 
+    /// Returns a report that has come, without waiting.
+    pub fn come(&mut self) -> Option<Renewal> {
+        match &mut self.0 {
+            Mode::Inline { rest, .. } => rest.take(),
+            Mode::Threaded { messages, .. } => match messages.come()? {
+                Message::Renewal(renewal) => Some(renewal),
+                Message::GivenBack(_) => None,
+            },
+        }
+    }
+
     /// # Errors
     /// If no thread (RLIMIT_NPROC) or no descriptor (RLIMIT_NOFILE) is left. Nothing has changed then.
     fn begin_renewing(&mut self) -> io::Result<()> {

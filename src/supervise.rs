@@ -196,7 +196,11 @@ impl<'a> Supervisor<'a> {
     /// As poll(2); the guard then ends the command.
     pub fn run(mut self) -> io::Result<Outcome> {
         loop {
-            // Deadlines first: they may have passed while the machine slept or nxlock was stopped.
+            // Renewals first: the thread that renews may have had a processor when this one had none.
+            while let Some(renewed) = self.renewer.come() {
+                self.renewed(renewed);
+            }
+            // Then deadlines: they may have passed while the machine slept or nxlock was stopped.
             self.check_deadlines();
             self.take_notices();
             self.take_reports();

@@ -1,6 +1,7 @@
 //! The guard between nxlock and its command: after any kill, stop or keystroke, no process outlives the lock.
 
 use std::fs;
+use std::time::Duration;
 
 use nix::sys::ptrace;
 use nix::sys::signal::{Signal, kill};
@@ -10,7 +11,7 @@ use nix::unistd::Pid;
 use crate::support::turns::{Turn, break_it, is_free, lease_left};
 use crate::support::{
     Authority, Local, Nxlock, Redis, Running, Terminal, built, children_of, eventually, freeze, is_alive, lasts,
-    may_unshare, name_of, parent_of, program, state_of, text_of, we_are_root,
+    may_unshare, name_of, now, parent_of, program, state_of, text_of, we_are_root,
 };
 
 /// A command with a child in its group, a child in a session of its own, and a child that was forked twice and has an
@@ -286,21 +287,51 @@ fn a_frozen_nxlock_that_wakes_up_tells_of_the_loss() {
     running.finish().exits(76).says("\"job\" is lost");
 }
 
+/// Stops the main thread of an nxlock, which tells the guard of renewals. Another thread goes on renewing.
+fn main_thread_stops(running: &Running) -> Pid {
+    let main = Pid::from_raw(running.pid());
+    eventually("it renews by a thread of its own", || names_of_threads(main).contains(&"renewer".into()));
+    ptrace::seize(main, ptrace::Options::empty()).unwrap();
+    ptrace::interrupt(main).unwrap();
+    waitpid(main, Some(WaitPidFlag::__WALL)).unwrap();
+    main
+}
+
 #[test]
 fn a_command_that_its_guard_has_killed_in_time_did_not_end_by_itself() {
     let local = Local::start();
     let mut running = local.nxlock(["run", "job", "-t", "3s", "-c", "echo pid $$; exec sleep 300"]).start();
     let command: i32 = running.line("pid ").parse().unwrap();
-    let main = Pid::from_raw(running.pid());
-    // A thread renews, while the main thread, which would tell the guard, does not run.
-    eventually("it renews by a thread of its own", || names_of_threads(main).contains(&"renewer".into()));
-    ptrace::seize(main, ptrace::Options::empty()).unwrap();
-    ptrace::interrupt(main).unwrap();
-    waitpid(main, Some(WaitPidFlag::__WALL)).unwrap();
+    let main = main_thread_stops(&running);
     eventually("its guard has killed the command", || !is_alive(command));
     ptrace::detach(main, None).unwrap();
     running.finish().exits(76).says("it could not be renewed in time");
     assert!(is_free(&local));
+}
+
+#[test]
+fn a_lease_that_was_renewed_while_the_main_thread_had_no_processor_is_not_lost() {
+    let is_judged = (0..3).any(|_| {
+        let local = Local::start();
+        let began = now();
+        let script = "trap 'exit 3' USR1; echo pid $$; while :; do sleep 0.05; done";
+        let mut running = local.nxlock(["run", "job", "-t", "12s", "-c", script]).start();
+        let command: i32 = running.line("pid ").parse().unwrap();
+        let main = main_thread_stops(&running);
+        let stopped = now();
+        // Three quarters of a lease that nobody renews are for the command. Then nxlock stops it, and its guard kills it
+        // a quarter of a second before the end.
+        eventually("nxlock would stop it", || stopped.elapsed() > Duration::from_millis(9100));
+        running.signal(Signal::SIGUSR1);
+        ptrace::detach(main, None).unwrap();
+        let done = running.finish();
+        // On a busy machine, the guard was earlier.
+        let is_late = began.elapsed() > Duration::from_secs(11);
+        assert!(done.status.code() == Some(3) || is_late, "{}", done.both());
+        eventually("the command is gone", || !is_alive(command));
+        done.status.code() == Some(3)
+    });
+    assert!(is_judged, "the main thread was always late");
 }
 
 fn names_of_threads(process: Pid) -> Vec<String> {
