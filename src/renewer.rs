@@ -251,7 +251,7 @@ struct Lock {
     questions: Pace,
     /// The pauses after renewals that failed, since one did not.
     retries: Backoff,
-    /// When to renew, if nothing is heard before.
+    /// When to renew, if nothing is heard before; never, once the lock is lost.
     due: Moment,
     /// When the store is to tell at once what happens.
     listens_at: Moment,
@@ -300,9 +300,12 @@ impl Lock {
     }
 
     /// Returns when to renew: when it is due, or earlier, if something was heard. After the end of a connection there is a
-    /// delay too: a proxy may close each one after one reply.
+    /// delay too: a proxy may close each one after one reply. Locks of which one is lost are not renewed, whatever is heard.
     fn renews_at(&mut self) -> Moment {
         self.news.add(self.store.news());
+        if self.due == Moment::NEVER {
+            return Moment::NEVER;
+        }
         let asks_at = || self.questions.next().unwrap_or(Moment::now());
         let connects_at = || self.asked.map_or(Moment::now(), |asked| asked + self.soon());
         let told = (!self.news.keys.is_empty()).then(asks_at);
@@ -359,6 +362,7 @@ impl Lock {
             Ok(Renewed::Longer(_)) => (Renewal::Until(self.until), None),
             Ok(Renewed::NotYours(state)) => {
                 self.due = Moment::NEVER;
+                self.listens_at = Moment::NEVER;
                 (Renewal::Lost(Box::new(state)), None)
             }
             // Retry even after a refusal: a password or a permission may be about to change. At first soon: the lock may be at

@@ -278,10 +278,13 @@ fn a_keeper_that_renews_many_leaves_after_the_renewal_in_flight() {
 #[test]
 fn a_command_that_goes_on_without_one_of_its_locks_is_left_by_all() {
     let redis = Redis::start();
-    let mut running = holding(&redis, &["a", "--also", "b", "-t", "1s", "--on-lost", "continue"]);
+    let mut running = holding(&redis, &["-v", "a", "--also", "b", "-t", "1m", "--on-lost", "continue"]);
+    running.says("renewed for");
     redis.delete("lock:a");
     running.says("\"a\" is lost: ");
     running.says("the command runs on, and none of its locks is renewed any more");
+    // Not even if a server tells nxlock that it ends soon.
+    redis.ask::<()>(&["PEXPIRE", "lock:b", "500"]);
     eventually("the other has ended too", || redis.value("lock:b").is_none());
     assert!(!running.has_ended());
     running.signal(Signal::SIGTERM);
