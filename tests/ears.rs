@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
-use crate::support::turns::{Turn, turn};
+use crate::support::turns::{Turn, queue, turn};
 use crate::support::{
-    Authority, Cluster, Fate, OverTcp, Proxy, Redis, Secure, Sentinels, Storm, eventually, lasts, now,
+    Authority, Cluster, Fate, OverTcp, Proxy, Redis, Secure, Sentinels, Storm, answered, eventually, eventually_some,
+    lasts, now,
 };
 
 fn listeners(redis: &Redis) -> usize {
@@ -18,6 +19,25 @@ fn listeners(redis: &Redis) -> usize {
 
 fn subscriptions(proxy: &Proxy) -> usize {
     proxy.commands().iter().filter(|command| command.starts_with("SUBSCRIBE")).count()
+}
+
+/// A waiter gives a server an eighth of this to agree to tell on the connection of the requests, and as much for a
+/// second one.
+const PATIENT: [&str; 2] = ["--server-timeout", "40s"];
+
+/// Starts a waiter that soon gives up a request, and waits until it is in the queue: again if its first request was not
+/// answered in time.
+#[track_caller]
+fn impatient(redis: &Redis) -> Turn {
+    eventually_some("its first request is answered in time", || {
+        let mut waiter = Turn::of(redis.nxlock(turn(&["--server-timeout", "1s"])));
+        eventually("it waits, or has ended", || waiter.running.has_ended() || queue(redis).contains(&waiter.pid()));
+        if waiter.running.has_ended() {
+            waiter.finish().exits(69);
+            return None;
+        }
+        Some(waiter)
+    })
 }
 
 /// Returns the connections of a server's clients, but for the one that asks.
@@ -32,7 +52,8 @@ fn connections(redis: &Redis) -> Vec<String> {
 fn waits_on(authority: &impl Authority, redis: &Redis, n: usize) {
     let holder = Turn::had(authority, &[]);
     let before = connections(redis);
-    let mut waiter = Turn::of(authority.nxlock(turn(&["-t", "10m", "-v"]))).once_queued(authority);
+    let call = authority.nxlock(turn(&[&["-t", "10m", "-v"], &PATIENT[..]].concat()));
+    let mut waiter = Turn::of(call).once_queued(authority);
     eventually("it listens", || listeners(redis) == 1);
     let its = || connections(redis).into_iter().filter(|id| !before.contains(id)).collect::<Vec<_>>();
     eventually("it has so many connections", || its().len() == n);
@@ -62,7 +83,7 @@ fn a_waiter_has_one_connection_and_keeps_it_as_a_holder() {
 fn messages_without_end_are_no_storm_of_questions_and_hold_up_nobody() {
     let redis = Redis::start();
     let holder = Turn::had(&redis, &["-t", "10m"]);
-    let waiters = [(); 4].map(|()| Turn::queued(&redis, &["-t", "10m"]));
+    let waiters = [(); 4].map(|()| Turn::queued(&redis, &[&["-t", "10m"], &PATIENT[..]].concat()));
     let own: String = redis.ask::<Vec<String>>(&["PUBSUB", "CHANNELS", "lock:job:wake:*"]).remove(0);
     for (channel, word) in [("lock:job:wake", "l"), ("lock:job:wake", "n"), (&own, "g"), (&own, "e1")] {
         let (before, began) = (redis.scripts_run(), now());
@@ -75,7 +96,7 @@ fn messages_without_end_are_no_storm_of_questions_and_hold_up_nobody() {
         assert!(asked <= most, "{asked} questions in {took:?}");
     }
     let _storms = [Storm::of(&redis, &["PUBLISH", "lock:job:wake", "l"]), Storm::of(&redis, &["PUBLISH", &own, "g"])];
-    redis.nxlock(["run", "job", "-w", "1s", "true"]).run().exits(75);
+    answered(|| redis.nxlock(["run", "job", "-w", "1s", "true"])).exits(75);
     holder.leaves();
     for mut waiter in waiters {
         waiter.up();
@@ -101,7 +122,8 @@ fn where_a_server_does_not_speak_resp3_a_waiter_has_two_connections() {
 fn listens_on_a_second_connection(redis: &Redis, proxy: &Proxy, complains: bool) {
     let holder = Turn::had(redis, &[]);
     let before = connections(redis);
-    let mut waiter = Turn::of(proxy.nxlock(turn(&["-t", "10m"]))).once_queued(redis);
+    // Where a proxy keeps silent it waits for an eighth of this, and asks again if the second connection takes longer.
+    let mut waiter = Turn::of(proxy.nxlock(turn(&["-t", "10m", "--server-timeout", "16s"]))).once_queued(redis);
     eventually("it listens", || listeners(redis) == 1);
     let its = || connections(redis).iter().filter(|id| !before.contains(id)).count();
     eventually("it has a second connection", || its() == 2);
@@ -116,7 +138,7 @@ fn listens_on_a_second_connection(redis: &Redis, proxy: &Proxy, complains: bool)
 
 #[test]
 fn a_proxy_that_does_not_know_resp3_is_asked_once_and_a_waiter_listens_on_a_second_connection() {
-    for fate in [
+    let fates = [
         Fate::Answered("-ERR unknown command 'HELLO', with args beginning with: '3' \r\n"),
         Fate::Answered("-NOPROTO unsupported protocol version\r\n"),
         Fate::Answered("-NOPERM this user has no permissions to run the 'hello' command\r\n"),
@@ -125,25 +147,24 @@ fn a_proxy_that_does_not_know_resp3_is_asked_once_and_a_waiter_listens_on_a_seco
         Fate::Cut,
         Fate::Blackholed,
         Fate::ReplySwallowed,
-    ] {
+    ];
+    let each = |fate: Fate| {
         let redis = Redis::start();
         let proxy = Proxy::of_hello(&redis, fate);
         listens_on_a_second_connection(&redis, &proxy, false);
-    }
+    };
+    // At the same time: some wait for a reply that does not come.
+    thread::scope(|scope| fates.iter().for_each(|fate| _ = scope.spawn(|| each(*fate))));
 }
 
 #[test]
 fn a_server_that_is_too_slow_for_a_waiter_is_asked_again_by_the_holder() {
     let redis = Redis::start();
-    let is_asked = AtomicBool::new(false);
-    let proxy = Proxy::by_command(&redis, move |_, command| {
-        match command.starts_with("HELLO") && !is_asked.swap(true, Ordering::SeqCst) {
-            true => Fate::Blackholed,
-            false => Fate::Delivered,
-        }
-    });
+    let proxy = Proxy::of_first(&redis, "HELLO", Fate::Blackholed);
     let holder = Turn::had(&redis, &[]);
-    let mut waiter = Turn::of(proxy.nxlock(turn(&["-t", "10m", "-v"]))).once_queued(&redis);
+    // The waiter gives it an eighth of this, and the holder five seconds.
+    let options = ["-t", "10m", "-v", "--server-timeout", "6s"];
+    let mut waiter = Turn::of(proxy.nxlock(turn(&options))).once_queued(&redis);
     eventually("it listens", || listeners(&redis) == 1);
     holder.leaves();
     waiter.up();
@@ -171,17 +192,18 @@ fn a_proxy_that_cuts_the_connection_only_behind_the_subscription_is_asked_once()
 fn a_call_that_comes_while_a_request_is_under_way_is_neither_lost_nor_its_reply() {
     let redis = Redis::start();
     let holder = Turn::had(&redis, &[]);
-    let is_queued = Arc::new(AtomicBool::new(false));
-    let then = Arc::clone(&is_queued);
+    let (is_queued, asks) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+    let (then, holds) = (Arc::clone(&is_queued), Arc::clone(&asks));
     let proxy = Proxy::by_command(&redis, move |_, command| match command.starts_with("EVALSHA acquire") {
-        true if then.load(Ordering::SeqCst) => Fate::Held,
+        true if then.load(Ordering::SeqCst) => {
+            holds.store(true, Ordering::SeqCst);
+            Fate::Held
+        }
         _ => Fate::Delivered,
     });
     let mut waiter = Turn::of(proxy.nxlock(turn(&["--server-timeout", "20s"]))).once_queued(&redis);
     is_queued.store(true, Ordering::SeqCst);
-    let asked = || proxy.commands().iter().filter(|command| command.starts_with("EVALSHA acquire")).count();
-    let before = asked();
-    eventually("it asks again", || asked() > before);
+    eventually("it asks again", || asks.load(Ordering::SeqCst));
     holder.leaves();
     // The lock was reserved for it, and it was called.
     proxy.lets_go();
@@ -193,7 +215,7 @@ fn a_call_that_comes_while_a_request_is_under_way_is_neither_lost_nor_its_reply(
 fn a_waiter_whose_request_is_lost_listens_where_the_next_is_answered() {
     let redis = Redis::start();
     redis.put("lock:job", b"another's", Some(600_000));
-    let mut waiter = Turn::queued(&redis, &["--server-timeout", "500ms"]);
+    let mut waiter = impatient(&redis);
     eventually("it listens", || listeners(&redis) == 1);
     redis.hang();
     waiter.running.says("trying again");
@@ -207,8 +229,7 @@ fn a_waiter_whose_request_is_lost_listens_where_the_next_is_answered() {
 fn waiters_listen_again_after_a_stall_and_a_restart() {
     let mut redis = Redis::start();
     redis.put("lock:job", b"another's", Some(600_000));
-    let options = ["--server-timeout", "500ms"];
-    let mut line: Vec<Turn> = (0..5).map(|_| Turn::queued(&redis, &options)).collect();
+    let mut line: Vec<Turn> = (0..5).map(|_| impatient(&redis)).collect();
     eventually("all listen", || listeners(&redis) == 5);
     redis.hang();
     for turn in &mut line {
@@ -218,8 +239,12 @@ fn waiters_listen_again_after_a_stall_and_a_restart() {
     redis.restart();
     // Some waiters may have the lock by now. Keep it from the others: only a waiter subscribes.
     redis.ask::<()>(&["SET", "lock:job", "another's", "PX", "600000"]);
-    let waiting = || line.iter().filter(|turn| !turn.is_up()).count();
-    eventually("all who wait listen again", || listeners(&redis) == waiting() && waiting() >= 3);
+    // One that had it may have been stopped before its command has told.
+    let waits = |turn: &mut Turn| !turn.is_up() && !turn.running.has_ended();
+    eventually("all who wait listen again", || {
+        let waiting = line.iter_mut().map(|turn| usize::from(waits(turn))).sum::<usize>();
+        listeners(&redis) == waiting && waiting >= 3
+    });
     redis.leave_as_it_is();
 }
 
@@ -276,7 +301,8 @@ fn where_a_second_connection_is_impossible_a_waiter_polls_and_is_served() {
 fn a_subscription_that_is_cut_again_and_again_is_not_tried_without_a_pause() {
     let redis = Redis::start();
     redis.put("lock:job", b"another's", Some(600_000));
-    let mut waiter = Turn::queued(&redis, &[]);
+    let mut waiter = Turn::queued(&redis, &PATIENT);
+    eventually("it listens", || listeners(&redis) == 1);
     let (began, mut cut) = (now(), 0);
     while began.elapsed() < Duration::from_millis(1500) {
         cut += redis.ask::<u32>(&["CLIENT", "KILL", "TYPE", "pubsub"]);
@@ -294,7 +320,7 @@ fn messages_without_end_hold_up_no_waiter() {
     redis.put("lock:job", b"another's", Some(600_000));
     // Otherwise the server closes the connection of whoever does not read fast enough.
     redis.ask::<()>(&["CONFIG", "SET", "client-output-buffer-limit", "pubsub 0 0 0"]);
-    let waiter = Turn::queued(&redis, &[]);
+    let waiter = Turn::queued(&redis, &PATIENT);
     let channel = redis.ask::<Vec<String>>(&["PUBSUB", "CHANNELS", "lock:job:wake:*"]).remove(0);
     let (goes_on, published) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicU32::new(0)));
     let storm = thread::spawn({
@@ -321,10 +347,13 @@ fn messages_without_end_hold_up_no_waiter() {
 fn a_connection_that_ends_behind_each_reply_brings_no_storm_of_renewals() {
     let redis = Redis::start();
     let proxy = Proxy::to(&redis, |_| Fate::Last);
+    let began = now();
     let mut holder = Turn::of(proxy.nxlock(turn(&["-t", "40s"])));
     holder.up();
     lasts(Duration::from_millis(1500));
-    assert!(proxy.requests() <= 5, "{:?}", proxy.commands().len());
+    let (requests, took) = (proxy.requests(), began.elapsed());
+    // For the lock, to be told, and then one a second.
+    assert!(requests as u64 <= 4 + took.as_secs(), "{requests} in {took:?}");
     holder.leaves();
 }
 
@@ -333,13 +362,17 @@ fn the_kernel_finds_out_about_a_dead_connection_that_only_listens() {
     let redis = Redis::on_tcp(&[]);
     let holder = Turn::had(&redis, &[]);
     let url = format!("redis://127.0.0.1:{}", redis.port());
-    let waiter = Turn::of(redis.nxlock(turn(&[])).env("NXLOCK_SERVER", url)).once_queued(&redis);
+    let waiter = Turn::of(redis.nxlock(turn(&PATIENT)).env("NXLOCK_SERVER", url)).once_queued(&redis);
     let server = format!("0100007F:{:04X}", redis.port());
     // proc_pid_net(5): word 4 is the state, 01 is established; word 6 is the timer, 02 is keepalive.
-    let table = std::fs::read_to_string(format!("/proc/{}/net/tcp", waiter.pid())).unwrap();
-    let to_server: Vec<Vec<&str>> = table.lines().map(|line| line.split_whitespace().collect()).collect();
-    let timers: Vec<&str> = to_server.iter().filter(|w| w[2] == server && w[3] == "01").map(|w| &w[5][..2]).collect();
-    assert_eq!(timers, ["02"], "{table}");
+    let timers = || {
+        let table = std::fs::read_to_string(format!("/proc/{}/net/tcp", waiter.pid())).unwrap();
+        let to_server = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+        let established = to_server.filter(|w| w[2] == server && w[3] == "01");
+        established.map(|w| w[5][..2].to_owned()).collect::<Vec<_>>()
+    };
+    // While a request is under way, the timer is another.
+    eventually("the timer is that of keepalive", || timers() == ["02"]);
     holder.leaves();
     waiter.leaves();
 }

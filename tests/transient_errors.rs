@@ -36,7 +36,7 @@ fn served_in_order(redis: &Redis, line: Vec<Turn>, order: &[usize]) {
 fn scripts_may_be_forgotten_at_any_time() {
     let redis = Redis::start();
     let forget = || redis.ask::<()>(&["SCRIPT", "FLUSH"]);
-    let mut holder = holder(&redis, &["-t", "3s"]);
+    let mut holder = holder(&redis, &["-t", "6s"]);
     let line = line(&redis, 5);
     forget();
     is_renewed(&redis);
@@ -128,7 +128,7 @@ fn a_restart_with_memory_in_the_middle_of_a_line_loses_nobody() {
 fn twenty_who_wait_are_all_served_after_everything_was_deleted() {
     let redis = Redis::start();
     let log = redis.directory().join("log");
-    let holder = holder(&redis, &["-t", "3s"]);
+    let holder = holder(&redis, &["-t", "1m"]);
     let start = |who: usize| {
         let call = redis.nxlock(["-q", "run", "job", "-c", "echo \"$WHO $NXLOCK_FENCE\" >> \"$LOG\""]);
         let waiter = call.env("LOG", &log).env("WHO", who.to_string()).start();
@@ -168,8 +168,10 @@ fn who_was_given_the_lock_when_everything_was_deleted_does_not_run_beside_anothe
 #[test]
 fn who_is_called_and_does_not_hear_it_looks_by_itself() {
     let redis = Redis::start();
-    // The proxy carries replies, but no published messages.
-    let proxy = Proxy::to(&redis, |_| Fate::Delivered);
+    let proxy = Proxy::by_command(&redis, |_, words| match words.starts_with("SUBSCRIBE") {
+        true => Fate::Deafened,
+        false => Fate::Delivered,
+    });
     let holder = holder(&redis, &[]);
     let mut line = vec![Turn::of(proxy.nxlock(turn(&[]))).once_queued(&redis), Turn::queued(&redis, &[])];
     holder.leaves();

@@ -4,7 +4,7 @@ use std::io::{self, Read, Write};
 use std::net::Shutdown;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
@@ -30,6 +30,8 @@ pub enum Fate {
     Held,
     /// Its reply is delayed by so long.
     Slow(Duration),
+    /// Its reply arrives, and of what the server says unasked from then on nothing.
+    Deafened,
     /// The connection is closed after its reply.
     Last,
     /// It never reaches the server; the proxy sends this reply instead.
@@ -58,6 +60,16 @@ impl Proxy {
         Proxy::by_command(redis, move |_, command| match command.starts_with("HELLO") {
             true => fate,
             false => Fate::Delivered,
+        })
+    }
+
+    /// Returns a proxy at which only the first request that begins with these words meets this fate. A run that takes
+    /// longer than a tenth of a second sends others between its grant and its release.
+    pub fn of_first(redis: &Redis, words: &'static str, fate: Fate) -> Proxy {
+        let is_over = AtomicBool::new(false);
+        Proxy::by_command(redis, move |_, command| {
+            let is_it = command.starts_with(words) && !is_over.swap(true, Ordering::SeqCst);
+            if is_it { fate } else { Fate::Delivered }
         })
     }
 
@@ -230,12 +242,15 @@ fn carry_back(
     let mut said = redis::Parser::new();
     let mut outstanding = None;
     let mut reply = Vec::new();
+    let mut is_deaf = false;
     loop {
         let mut heard = Recorder::of(server);
         let value = said.parse_value(&mut heard).ok()?;
         outstanding = outstanding.or_else(|| asked.try_recv().ok());
         let Some(Outstanding { fate, values }) = outstanding.take_if(|_| !is_unasked(&value)) else {
-            pass(&heard.bytes)?;
+            if !is_deaf {
+                pass(&heard.bytes)?;
+            }
             continue;
         };
         reply.extend(heard.bytes);
@@ -249,6 +264,10 @@ fn carry_back(
             Fate::ReplySwallowed => {}
             Fate::Slow(by) => {
                 lasts(by);
+                pass(&reply)?;
+            }
+            Fate::Deafened => {
+                is_deaf = true;
                 pass(&reply)?;
             }
             Fate::Last => {
