@@ -22,7 +22,7 @@ struct Left<'a, A: Authority> {
 
 fn left_by<'a, A: Authority>(authority: &'a A, options: &[&str], deaf: &str) -> Left<'a, A> {
     let _ = std::fs::remove_file(authority.directory().join("stop.up"));
-    let args = ["run", "job", "--ttl", "3s"].iter().chain(options).chain(&["-c", LEAVES]).copied();
+    let args = ["run", "job", "--ttl", "6s"].iter().chain(options).chain(&["-c", LEAVES]).copied();
     let call = authority.nxlock(args).env("STOP", authority.directory().join("stop")).env("DEAF", deaf);
     let mut running = call.start();
     let pid = running.line("left ").parse().unwrap();
@@ -40,9 +40,18 @@ impl<A: Authority> Left<'_, A> {
         let lasted = crate::support::now();
         eventually("more than a lease goes by", || {
             assert!(held() && is_alive(self.pid), "the lock was not kept");
-            lasted.elapsed() > Duration::from_millis(3500)
+            lasted.elapsed() > Duration::from_millis(6500)
         });
         assert!(!self.running.has_ended());
+    }
+
+    /// Waits until nxlock knows that the command has ended, and returns the guard.
+    fn outlives_the_command(&self) -> i32 {
+        let is_guard = |pid: &i32| name_of(*pid) == "nx-guard";
+        let guard = children_of(self.running.pid()).into_iter().find(is_guard).expect("it has a guard");
+        // The guard reaps the command once nxlock knows how it has ended.
+        eventually("the command has ended", || children_of(guard) == [self.pid]);
+        guard
     }
 }
 
@@ -67,17 +76,16 @@ fn a_lock_is_kept_until_the_last_has_gone(authority: &impl Authority) {
 
 #[test]
 fn waited_for_it_keeps_the_lock_which_is_renewed() {
-    a_lock_is_kept_until_the_last_has_gone(&Redis::start());
-    a_lock_is_kept_until_the_last_has_gone(&Local::start());
+    // At the same time: each takes longer than a lease.
+    std::thread::scope(|scope| {
+        scope.spawn(|| a_lock_is_kept_until_the_last_has_gone(&Redis::start()));
+        scope.spawn(|| a_lock_is_kept_until_the_last_has_gone(&Local::start()));
+    });
 }
 
 /// Kills the guard of a run that waits for what its command has left, or stops it.
 fn its_guard_is_killed<A: Authority>(left: &Left<'_, A>) {
-    let is_guard = |pid: &i32| name_of(*pid) == "nx-guard";
-    let guard = children_of(left.running.pid()).into_iter().find(is_guard).expect("it has a guard");
-    // The guard reaps the command once nxlock knows how it has ended.
-    eventually("the command has ended", || children_of(guard) == [left.pid]);
-    kill(Pid::from_raw(guard), Signal::SIGKILL).expect("it is there");
+    kill(Pid::from_raw(left.outlives_the_command()), Signal::SIGKILL).expect("it is there");
 }
 
 fn unguarded_it_is_killed_before_the_next_starts(authority: &impl Authority) {
@@ -126,28 +134,34 @@ fn what_is_deaf_to_term_is_killed() {
 #[test]
 fn a_time_limit_is_for_what_is_waited_for_too() {
     let redis = Redis::start();
-    let left = left_by(&redis, &["--descendants", "wait", "--time-limit", "300ms"], "");
+    let left = left_by(&redis, &["--descendants", "wait", "--time-limit", "2s"], "");
     left.running.finish().exits(124).says("time limit");
     assert!(is_free(&redis) && !is_alive(left.pid));
 }
 
 #[test]
 fn told_to_stop_while_it_waits_it_stops_what_is_left() {
-    for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
+    let stops = |signal: Signal| {
         let redis = Redis::start();
         let mut left = left_by(&redis, &["--descendants", "wait"], "1");
         left.is_waited_for();
         left.running.signal(signal);
         left.running.finish().exits(3);
         assert!(is_free(&redis) && !is_alive(left.pid), "{signal}");
-    }
+    };
+    // At the same time: each takes longer than a lease.
+    std::thread::scope(|scope| {
+        for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
+            scope.spawn(move || stops(signal));
+        }
+    });
 }
 
 #[test]
 fn a_lock_that_is_lost_meanwhile_stops_it() {
     let redis = Redis::start();
-    let mut left = left_by(&redis, &["--descendants", "wait"], "1");
-    left.is_waited_for();
+    let left = left_by(&redis, &["--descendants", "wait"], "1");
+    left.outlives_the_command();
     break_it(&redis);
     left.running.finish().exits(76).says("lost");
     assert!(!is_alive(left.pid));

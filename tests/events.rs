@@ -11,7 +11,7 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::support::{Nxlock, Redis, eventually, text_of};
+use crate::support::{Nxlock, Redis, eventually, eventually_some, text_of};
 
 /// A file for events.
 struct Told {
@@ -175,7 +175,7 @@ fn who_polls_tells_its_wait_once_as_well() {
 fn trouble_that_stays_the_same_is_told_once() {
     let (mut redis, told) = (Redis::start(), Told::new());
     redis.put("lock:job", b"somebody", Some(600_000));
-    let call = ["run", "job", "--server-timeout", "300ms", "-w", "4s", "--events", &told.word(), "true"];
+    let call = ["run", "job", "-w", "4s", "--events", &told.word(), "true"];
     let running = redis.nxlock(call).start();
     told.hears("waiting");
     redis.kill();
@@ -194,7 +194,7 @@ fn trouble_that_stays_the_same_is_told_once() {
 #[test]
 fn renewals_are_told_and_a_loss() {
     let (redis, told) = (Redis::start(), Told::new());
-    let running = redis.nxlock(["run", "job", "-t", "6s", "--events", &told.word(), "sleep", "300"]).start();
+    let running = redis.nxlock(["run", "job", "-t", "30s", "--events", &told.word(), "sleep", "300"]).start();
     told.hears("renewed");
     redis.put("lock:job", b"somebody", Some(60_000));
     running.finish().exits(76);
@@ -213,8 +213,16 @@ fn trouble_with_renewing_is_told_and_what_could_not_be_given_back() {
     let call =
         ["run", "job", "-t", "15s", "--server-timeout", "300ms", "--events", &told.word(), "-c", "echo up; read x"];
     let (reader, writer) = std::io::pipe().unwrap();
-    let mut running = redis.nxlock(call).stdin_from(reader).start();
-    running.line("up");
+    let running = eventually_some("the lock is granted in time", || {
+        let _ = fs::remove_file(told.path());
+        let mut running = redis.nxlock(call).stdin_from(reader.try_clone().unwrap()).start();
+        eventually("it is up, or has ended", || running.has_ended() || running.stdout().starts_with("up\n"));
+        if running.has_ended() {
+            running.finish().exits(69);
+            return None;
+        }
+        Some(running)
+    });
     redis.kill();
     let trouble = told.hears("trouble");
     assert!(trouble["message"].as_str().unwrap().contains("cannot renew \"job\""), "{trouble}");
@@ -283,11 +291,17 @@ fn what_is_hostile_in_an_event_is_escaped() {
 #[test]
 fn without_them_no_thread_is_started_for_them() {
     let redis = Redis::start();
-    let threads = "p=${NXLOCK_TOKEN#*:*:*:}; sleep 0; cat /proc/${p%%:*}/task/*/comm";
+    // The lock is renewed by another thread, which begins after a tenth of a second.
+    let threads = "p=${NXLOCK_TOKEN#*:*:*:}; sleep 0; cat /proc/${p%%:*}/task/*/comm | sort -u | grep -vx renewer";
     redis.nxlock(["run", "job", "-c", threads]).run().exits(0).prints("nxlock\n");
     let told = Told::new();
     let found = "p=${NXLOCK_TOKEN#*:*:*:}; until grep -qx events /proc/${p%%:*}/task/*/comm; do sleep 0.05; done";
     redis.nxlock(["run", "job", "--events", &told.word(), "-c", found]).run().exits(0);
+}
+
+/// Starts a server that does not tell a holder of changes: none renews its lock when it begins to listen.
+fn silent() -> Redis {
+    Redis::with(&["--rename-command", "HELLO", ""])
 }
 
 /// Returns a call with this pipe as its stdout, which the script makes descriptor 3, for the events.
@@ -297,7 +311,7 @@ fn into_pipe(redis: &Redis, writer: std::io::PipeWriter, script: &str) -> Nxlock
 
 #[test]
 fn a_reader_that_does_not_read_keeps_nobody_waiting() {
-    let redis = Redis::start();
+    let redis = silent();
     for nonblocking in [false, true] {
         let (reader, writer) = std::io::pipe().unwrap();
         let flag = |flags| fcntl(&writer, FcntlArg::F_SETFL(flags)).unwrap();
@@ -314,7 +328,7 @@ fn a_reader_that_does_not_read_keeps_nobody_waiting() {
 
 #[test]
 fn a_reader_that_has_gone_ends_nothing() {
-    let redis = Redis::start();
+    let redis = silent();
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
     let script = "exec nxlock run job --events 3 -c 'exit 5' 3>&1 > /dev/null";

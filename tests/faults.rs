@@ -9,7 +9,7 @@ use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::support::turns::{Turn, is_renewed, turn};
+use crate::support::turns::{Turn, holder_id, turn};
 use crate::support::{Condition, Network, Redis, Way, eventually, is_alive, lasts, parent_of, state_of, text_of};
 
 const WAYS: [Way; 2] = [Way::There, Way::Back];
@@ -22,7 +22,8 @@ fn what_comes_late_is_waited_for() {
     for way in WAYS {
         network.clears();
         network.is(way, Condition::Delayed(by));
-        let done = network.nxlock(["run", "job", "-n", "--", "echo", "ran"]).run().exits(0).prints("ran\n");
+        let call = ["--server-timeout", "20s", "run", "job", "-n", "--", "echo", "ran"];
+        let done = network.nxlock(call).run().exits(0).prints("ran\n");
         // One delay to acquire, and one to release.
         assert!(done.took >= by * 2, "{way:?}: {:?}", done.took);
     }
@@ -45,13 +46,13 @@ fn a_proxy_that_refuses_connections_for_a_while_is_asked_again() {
     let redis = Redis::start();
     let network = Network::to(&redis);
     network.refuses();
-    let options = ["--server-timeout", "15s", "-t", "3s"];
+    let options = ["-v", "--server-timeout", "15s"];
     let mut job = Turn::of(network.nxlock(turn(&options)));
     job.running.says("connection refused, trying again");
     network.accepts();
     job.up();
-    // The same while its command runs.
-    is_renewed(&redis);
+    // The same while its command runs. From then on it hears of the end of its connection.
+    job.running.says("renewed for");
     network.refuses();
     // A renewal that is under way then ends with its connection, and is not refused.
     job.running.says("; trying again for");
@@ -134,9 +135,9 @@ fn a_read_only_server_is_waited_for_and_grants_nothing() {
 #[test]
 fn a_server_without_memory_keeps_its_locks_and_takes_them_back() {
     let redis = Redis::start();
-    let holder = Turn::had(&redis, &["-t", "1s"]);
+    let holder = Turn::had(&redis, &[]);
     redis.runs_out_of_memory();
-    is_renewed(&redis);
+    redis.renews_soon("lock:job");
     holder.leaves();
     assert!(!redis.exists("lock:job"));
     let mut waiter = redis.nxlock(["run", "job", "--", "echo", "ran"]).start();
@@ -150,8 +151,10 @@ fn a_server_that_is_loading_is_waited_for_by_holder_and_waiter() {
     let mut redis = Redis::with(&["--appendonly", "yes", "--appendfsync", "always"]);
     let holder = Turn::had(&redis, &["-t", "1m"]);
     let mut waiter = Turn::queued(&redis, &[]);
-    redis.restarts_loading(Duration::from_millis(1500));
+    redis.restarts_loading(Duration::from_secs(20));
     waiter.running.says("LOADING");
+    // The rest is loaded at once.
+    redis.ask::<()>(&["CONFIG", "SET", "key-load-delay", "0"]);
     redis.has_loaded();
     assert!(!waiter.is_up());
     holder.leaves();
@@ -186,10 +189,14 @@ fn when_a_server_is_told_that_it_is_later_the_holder_stops() {
 #[test]
 fn when_a_server_is_told_that_it_is_earlier_the_next_renewal_sets_the_lease_right() {
     let redis = Redis::with_clock(0, &[]);
-    let holder = Turn::had(&redis, &["-t", "3s"]);
+    // The next renewal is due in ten seconds.
+    let holder = Turn::listening(&redis, &[]);
+    let channel = format!("lock:job:holder:{}", holder_id(&redis));
     redis.clock().is_set_back(Duration::from_secs(60));
     assert!(redis.pttl("lock:job") > 50_000);
-    eventually("the lease is what it should be", || redis.pttl("lock:job") <= 3_000);
+    // A message makes the holder renew at once.
+    redis.ask::<()>(&["PUBLISH", &channel, "a"]);
+    eventually("the lease is what it should be", || redis.pttl("lock:job") <= 30_000);
     holder.leaves();
 }
 
@@ -217,7 +224,7 @@ fn a_command_that_will_not_stop_is_gone_before_its_lease_ends_by_a_clock_one_per
 fn a_kill_9_of_nxlock_and_its_guard_at_once_leaves_what_the_command_had_started_and_the_next_one_a_higher_fence() {
     let redis = Redis::start();
     let script = "sleep 300 & echo \"pids $$ $! $NXLOCK_FENCE\"; wait";
-    let mut job = redis.nxlock(["run", "job", "-t", "500ms", "-c", script]).start();
+    let mut job = redis.nxlock(["run", "job", "-c", script]).start();
     let told = job.line("pids ");
     let told: Vec<u64> = told.split(' ').map(|number| number.parse().unwrap()).collect();
     let [command, started] = [told[0], told[1]].map(|pid| i32::try_from(pid).unwrap());
@@ -228,6 +235,8 @@ fn a_kill_9_of_nxlock_and_its_guard_at_once_leaves_what_the_command_had_started_
     kill(guard, Signal::SIGKILL).unwrap();
     job.signal(Signal::SIGKILL);
     eventually("the command is gone", || !is_alive(command));
+    // Nobody has given the lock back: its lease ends, here at once.
+    assert!(redis.ask::<bool>(&["PEXPIRE", "lock:job", "1"]), "it is still locked");
     let next = redis.nxlock(["run", "job", "-c", "echo $NXLOCK_FENCE"]).run().exits(0).text();
     // As documented: no process is left to stop it, and only a resource that checks the fence is safe from it.
     assert!(is_alive(started));
@@ -262,7 +271,7 @@ fn a_log_that_nobody_reads_does_not_hold_up_a_command_whose_lease_runs() {
     for options in [&[][..], &["-v"]] {
         let holder = Turn::had(&redis, &[]);
         let (reader, writer) = std::io::pipe().unwrap();
-        let words = options.iter().chain(&["run", "job", "-t", "500ms", "--", "echo", "up"]).copied();
+        let words = options.iter().chain(&["run", "job", "-t", "6s", "--", "echo", "up"]).copied();
         let waiter = Turn::of(redis.nxlock(words).stderr_to(writer.try_clone().unwrap())).once_queued(&redis);
         fill(&writer);
         holder.leaves();

@@ -2,6 +2,7 @@
 //! would find out when it next renews: every ten seconds, for a lease as long as here.
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::support::turns::{Turn, break_it, holder_id, is_free, lock_status, turn};
@@ -11,7 +12,8 @@ use crate::support::{
 };
 
 const KEY: &str = "lock:job";
-const LONG: [&str; 3] = ["-t", "10m", "-v"];
+/// A server that does not agree in time to tell is not asked again.
+const LONG: [&str; 5] = ["-t", "10m", "-v", "--server-timeout", "20s"];
 /// Less than until the next renewal.
 const AT_ONCE: Duration = Duration::from_secs(8);
 
@@ -186,7 +188,8 @@ fn a_slot_that_has_moved_is_heard_of_at_its_new_node() {
 fn a_keeper_hears_too() {
     let redis = Redis::start();
     let script = "trap 'echo lost; exit 0' USR1
-        nxlock acquire job --while-pid $$ --lost-signal USR1 --ttl 10m > /dev/null; echo up; while :; do sleep 0.05; done";
+        nxlock acquire job --while-pid $$ --lost-signal USR1 --ttl 10m --server-timeout 20s > /dev/null
+        echo up; while :; do sleep 0.05; done";
     let mut running = redis.sh(script, &[]).start();
     running.line("up");
     let listens = || redis.ask::<String>(&["INFO", "stats"]).contains("tracking_total_keys:0");
@@ -239,8 +242,7 @@ fn holders_of_one_lock_do_not_wake_each_other_by_their_renewals() {
     let scripts = || slow.commands().iter().filter(|command| command.starts_with("EVAL")).count();
     let (before, began) = (scripts(), now());
     // A machine that is busy with what forks without end may not run it for two seconds.
-    let mut busy = Turn::had(&redis, &["--shared", "-t", "6s", "-v"]);
-    hears(&mut busy);
+    let busy = Turn::listening(&redis, &["--shared", "-t", "6s"]);
     let run = redis.scripts_run();
     eventually("the other one has renewed", || redis.scripts_run() >= run + 4);
     let (asked, took) = (scripts() - before, began.elapsed());
@@ -254,11 +256,18 @@ fn holders_of_one_lock_do_not_wake_each_other_by_their_renewals() {
 fn a_command_that_is_over_soon_costs_no_more_requests() {
     let redis = Redis::start();
     let names = eventually_some("it is over before the holder begins to listen", || {
-        let proxy = Proxy::to(&redis, |_| Fate::Delivered);
-        let began = now();
+        let times = Arc::new(Mutex::new(Vec::new()));
+        let arrivals = Arc::clone(&times);
+        let proxy = Proxy::to(&redis, move |_| {
+            arrivals.lock().unwrap().push(now());
+            Fate::Delivered
+        });
         proxy.nxlock(["run", "job", "--", "true"]).run().exits(0).says_nothing();
         let names = proxy.commands().iter().filter_map(|command| Some(command.split_once(' ')?.0.to_owned())).collect();
-        (began.elapsed() < Duration::from_millis(100)).then_some::<Vec<String>>(names)
+        // From the request for the lock to its release.
+        let times = times.lock().unwrap();
+        let took = *times.last()? - *times.first()?;
+        (took < Duration::from_millis(100)).then_some::<Vec<String>>(names)
     });
     assert_eq!(names, ["EVALSHA", "EVALSHA"]);
 }
@@ -326,15 +335,16 @@ fn is_asked_once(redis: &Redis, proxy: &Proxy, renewals: u64) -> String {
 fn without_the_right_to_be_told_of_changes_requests_are_heard_and_the_other_way_round() {
     let redis = Redis::start();
     let all = "~lock:* ~{lock:*}:* resetchannels &lock:* +@all";
-    for (less, says) in [
-        ("-client", "tells us at once of requests, and not of changes"),
-        ("-subscribe", "tells us at once of changes of the lock\n"),
-        ("-subscribe -client", "does not tell us of changes"),
-        ("resetchannels", "tells us at once of changes of the lock\n"),
+    // Who hears nothing finds out by a renewal.
+    for (less, says, ttl) in [
+        ("-client", "tells us at once of requests, and not of changes", "10m"),
+        ("-subscribe", "tells us at once of changes of the lock\n", "10m"),
+        ("-subscribe -client", "does not tell us of changes", "6s"),
+        ("resetchannels", "tells us at once of changes of the lock\n", "10m"),
     ] {
         let rules = format!("reset on >pw {all} {less}");
         redis.ask::<()>(&["ACL", "SETUSER", "bob"].into_iter().chain(rules.split_whitespace()).collect::<Vec<_>>());
-        let call = redis.nxlock(turn(&["-t", "3s", "-v"]));
+        let call = redis.nxlock(turn(&["-t", ttl, "-v", "--server-timeout", "20s"]));
         let mut holder = Turn::of(call.env("NXLOCK_SERVER", format!("{}?user=bob&pass=pw", redis.url())));
         holder.up();
         holder.running.says(says);

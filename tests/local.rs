@@ -21,14 +21,17 @@ mod superseding;
 mod sweep;
 mod writes;
 
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
+use crate::support::record::field;
+use crate::support::turns::Turn;
 use crate::support::{
-    Authority, Local, Nxlock, Running, built, eventually, eventually_some, is_alive, name_of, text_of,
+    Authority, Local, Nxlock, Running, built, eventually, eventually_some, freeze, is_alive, name_of, text_of, wall,
 };
 
 /// A directory with a long timeout: hundreds of callers at once take a while on a busy machine.
@@ -63,6 +66,31 @@ fn is_killed(running: &mut Running) {
 fn pid_is_killed(pid: i32) {
     kill(Pid::from_raw(pid), Signal::SIGKILL).expect("it runs");
     eventually("it is dead", || !is_alive(pid));
+}
+
+/// Stops a holder or a waiter, but not in the middle of a request: nobody else could use the record that it has locked.
+#[track_caller]
+fn is_frozen(local: &Local, pid: i32) {
+    let record = File::open(local.file("lock")).unwrap();
+    record.lock().unwrap();
+    freeze(pid);
+}
+
+/// Waits until the holder of a record renews its lease, which it does at once when the record rings.
+#[track_caller]
+fn is_renewed_when_called(record: &Path) {
+    let end = || field(&fs::read(record).unwrap(), "holder", "until_ms").parse::<u64>().unwrap();
+    let before = end();
+    File::open(record).unwrap().set_modified(wall()).unwrap();
+    eventually("the lease is renewed", || end() > before);
+}
+
+/// Waits until a turn has the lock, and returns how long after a moment it was granted. Its fence tells: its command
+/// may start much later.
+#[track_caller]
+fn granted_after(told: SystemTime, turn: &mut Turn) -> Duration {
+    let granted = UNIX_EPOCH + Duration::from_micros(turn.up().parse().unwrap());
+    granted.duration_since(told).unwrap_or_default()
 }
 
 /// Returns the pid of the nxlock that a call started through another program.

@@ -22,7 +22,7 @@ fn quiet_is_silent_about_a_busy_lock_and_not_about_a_command_that_is_stopped() {
     let local = Local::start();
     let done = local.nxlock(["-q", "run", "job", "--time-limit", "100ms", "--", "sleep", "60"]).run().exits(124);
     done.says("the time limit is reached: stopping the command");
-    let asked = local.nxlock(["-q", "run", "job", "-t", "1s", "--", "sleep", "60"]).start();
+    let asked = local.nxlock(["-q", "run", "job", "--", "sleep", "60"]).start();
     eventually("it has the lock", || !is_free(&local));
     let id = holder_id(&local);
     local.nxlock(["-q", "run", "job", "-n", "--", "true"]).run().exits(75).says_nothing();
@@ -141,7 +141,9 @@ fn a_trace_does_not_stand_in_the_line_of_a_wait() {
     let holder = Turn::had(&redis, &[]);
     let mut terminal = Terminal::start(redis.nxlock(["-v", "run", "job", "--", "true"]));
     terminal.shows("waiting for \"job\"");
-    eventually("its connection ends", || redis.ask::<u32>(&["CLIENT", "KILL", "TYPE", "pubsub"]) == 1);
+    // The holder has a subscription too.
+    let listens = || !redis.ask::<Vec<String>>(&["PUBSUB", "CHANNELS", "*:wake:*"]).is_empty();
+    eventually("its connection ends", || listens() && redis.ask::<u32>(&["CLIENT", "KILL", "TYPE", "pubsub"]) > 0);
     let before = terminal.shows("nxlock: [");
     assert!(before.ends_with("\r\x1b[K"), "{before:?}");
     terminal.types("\x03");
@@ -210,9 +212,12 @@ fn a_script_that_holds_a_lock_by_acquire_is_refused_a_run_under_it() {
     let script = "eval \"$(nxlock acquire job --while-pid $$ --export)\"; nxlock run job -- echo ran; echo $?
                   nxlock release job; nxlock run job -- echo ran
                   for n in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31 32 33 34; do
-                    eval \"$(nxlock acquire job --ttl 1h --export)\"; nxlock release job
+                    eval \"$(nxlock acquire job --ttl 1h --export)\"; nxlock release job; echo \"turn $n\" >&2
                   done; set -- $NXLOCK_HELD; echo $#";
-    let done = local.sh(script, &[]).run().exits(0).prints("75\nran\n32\n");
+    let mut running = local.sh(script, &[]).start();
+    // All of it may take longer than one call may.
+    (1..=34).for_each(|n| running.says(&format!("turn {n}\n")));
+    let done = running.finish().exits(0).prints("75\nran\n32\n");
     done.says("\"job\" is already held by this script");
 }
 
@@ -226,9 +231,10 @@ fn fish_offers_the_ids_of_holders() {
     let ask = format!(
         "command -v fish > /dev/null || exit 0; exec fish --no-config -c \"source {scripts}; complete -C 'nxlock release job --ask '\""
     );
-    let offered = local.sh(&ask, &[]).env("HOME", local.directory()).run().exits(0).text();
+    let offered = || local.sh(&ask, &[]).env("HOME", local.directory()).run().exits(0).text();
     let is_there = std::process::Command::new("fish").arg("--version").output().is_ok();
-    assert!(!is_there || offered.lines().any(|line| line.starts_with(&id)), "{id}:\n{offered}");
+    // On a busy machine a first attempt may time out, and no ID is offered.
+    eventually("its ID is offered", || offered().lines().any(|line| line.starts_with(&id)) || !is_there);
     holder.leaves();
 }
 
@@ -263,7 +269,7 @@ fn a_release_after_a_recorded_run_says_when_that_ended() {
 #[test]
 fn quiet_reports_that_a_command_is_stopped_because_its_lock_was_lost() {
     let redis = Redis::start();
-    let run = redis.nxlock(["-q", "run", "job", "-t", "1s", "--", "sleep", "60"]).start();
+    let run = redis.nxlock(["-q", "run", "job", "--", "sleep", "60"]).start();
     eventually("it has the lock", || redis.exists("lock:job"));
     redis.delete("lock:job");
     run.finish().exits(76).says("\"job\" is lost: ").says("stopping the command");

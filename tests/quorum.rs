@@ -19,7 +19,7 @@ mod slow;
 mod verdicts;
 
 use crate::support::turns::{Turn, turn};
-use crate::support::{Five, Nxlock, Redis, eventually};
+use crate::support::{Done, Five, Nxlock, Redis, eventually, eventually_some};
 
 /// A vote for another candidate.
 const OTHERS: &[u8] = b"nx1:bbbbbbbbbbbbbbbbbbbbbbbbbb:u@h:1:1800000000000:";
@@ -28,6 +28,14 @@ const OTHERS: &[u8] = b"nx1:bbbbbbbbbbbbbbbbbbbbbbbbbb:u@h:1:1800000000000:";
 #[track_caller]
 fn nothing_is_left(five: &Five) {
     eventually("nothing is left in any of them", || five.values().iter().all(Option::is_none));
+}
+
+/// Returns the result of a call that fails with 69 and for this reason, which takes answers: on a busy machine, a short
+/// time-out may end before the servers have answered. The call is made again until they have.
+#[track_caller]
+fn unreachable_for(reason: &str, call: impl Fn() -> Nxlock) -> Done {
+    let is_told = |done: &Done| done.both().contains(reason);
+    eventually_some(reason, || Some(call().run().exits(69)).filter(is_told))
 }
 
 /// Starts a holder at three servers, and waits until each tells it what happens.

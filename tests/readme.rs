@@ -230,7 +230,7 @@ fn somebody_else_is_asked_for_the_lock() {
     let [text] = under("Somebody else has it", "console");
     let redis = Redis::start();
     let directory = workplace();
-    let words = ["run", "deploy", "-t", "3s", "--reason", "release 4.2", "--", "sleep", "600"];
+    let words = ["run", "deploy", "--reason", "release 4.2", "--", "sleep", "600"];
     let alice = redis.nxlock(words).start();
     let status = || redis.nxlock(["--json", "status", "deploy"]).run().json();
     eventually("she has the lock", || status()[0]["holder"]["pid"] == alice.pid());

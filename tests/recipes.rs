@@ -380,8 +380,8 @@ fn the_steps_of_a_github_job_share_a_lock() {
     // A newer preview stops the one that runs.
     put(directory.path(), "preview.sh", "[ -e again ] || { touch again; exec sleep 600; }; echo previewed >> ran");
     let start = || {
-        let script = after(&preview, "- run: ").replace("nxlock run", "nxlock run -t 3s");
-        shell(&redis, directory.path(), &format!("export GITHUB_REF_NAME=main\n{script}")).start()
+        let script = format!("export GITHUB_REF_NAME=main\n{}", after(&preview, "- run: "));
+        shell(&redis, directory.path(), &script).start()
     };
     let older = start();
     eventually("the older preview runs", || directory.path().join("again").exists());
@@ -396,7 +396,7 @@ fn a_colleague_who_sleeps_is_asked_for_the_lock() {
     let [commands] = under("A COLLEAGUE").try_into().unwrap();
     let redis = Redis::start();
     let directory = workplace();
-    let words = ["run", "migrate", "-t", "3s", "--reason", "backfill", "--", "sleep", "600"];
+    let words = ["run", "migrate", "--reason", "backfill", "--", "sleep", "600"];
     let sleeps = redis.nxlock(words).start();
     let status = || redis.nxlock(["--json", "status", "migrate"]).run().json();
     eventually("it has the lock", || status()[0]["holder"]["pid"] == sleeps.pid());
@@ -413,7 +413,7 @@ fn a_hotfix_goes_first_and_its_holder_is_asked() {
     let redis = Redis::start();
     let directory = workplace();
     put(directory.path(), "deploy.sh", "echo \"$1\" >> ran");
-    let deploys = redis.nxlock(["run", "production", "-t", "3s", "--", "sleep", "600"]).start();
+    let deploys = redis.nxlock(["run", "production", "--", "sleep", "600"]).start();
     let status = || redis.nxlock(["--json", "status", "production"]).run().json();
     eventually("it has the lock", || status()[0]["holder"]["pid"] == deploys.pid());
     let id = status()[0]["holder"]["id"].as_str().unwrap().to_owned();

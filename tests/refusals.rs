@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::support::{Done, Nxlock, Redis, answered, eventually, unused_port};
+use crate::support::{Done, Nxlock, Redis, answered, eventually};
 
 /// Requests the lock without waiting; the command must not run.
 fn attempt(redis: &Redis) -> Done {
@@ -74,7 +74,7 @@ fn a_replica_is_no_place_to_lock_even_if_it_shows_the_lock_as_held() {
     let redis = Redis::start();
     let token = redis.nxlock(["acquire", "job", "--ttl", "5m"]).run().token();
     // A replica whose master is away; it serves the data that it has.
-    redis.ask::<()>(&["REPLICAOF", "127.0.0.1", &unused_port().to_string()]);
+    redis.becomes_read_only();
     attempt(&redis).exits(69).says("READONLY").says("name the master");
     let soon = |words: &[&str]| answered(|| redis.nxlock(["--server-timeout", "500ms"].iter().chain(words).copied()));
     soon(&["renew", "job", &token, "--ttl", "1m"]).exits(69).says("READONLY");
@@ -93,7 +93,7 @@ fn a_replica_is_no_place_to_lock_even_if_it_shows_the_lock_as_held() {
 #[test]
 fn a_failover_is_waited_for() {
     let redis = Redis::start();
-    redis.ask::<()>(&["REPLICAOF", "127.0.0.1", &unused_port().to_string()]);
+    redis.becomes_read_only();
     let mut waiter = redis.nxlock(["run", "job", "-w", "1m", "--", "echo", "ran"]).start();
     waiter.says("READONLY");
     redis.ask::<()>(&["REPLICAOF", "NO", "ONE"]);
@@ -104,11 +104,11 @@ fn a_failover_is_waited_for() {
 fn a_server_that_is_still_loading_is_not_busy() {
     let mut redis = Redis::with(&["--save", "3600", "1", "--rdbcompression", "no"]);
     let value = "x".repeat(4096);
-    for i in 0..200 {
+    for i in 0..600 {
         redis.put(&format!("other:{i}"), value.as_bytes(), None);
     }
     redis.ask::<()>(&["SAVE"]);
-    // A tenth of a second per key: 20 s, more than this test takes.
+    // A tenth of a second per key: a minute, more than this test takes.
     redis.restart_slowly_with(&["--key-load-delay", "100000", "--loading-process-events-interval-bytes", "1024"]);
     redis.leave_as_it_is();
     let call = |verb: &[&str]| answered(|| redis.nxlock(verb.iter().chain(&["--server-timeout", "1s"]).copied()));
@@ -121,7 +121,7 @@ fn a_server_that_is_still_loading_is_not_busy() {
 fn a_server_without_memory_grants_nothing_and_keeps_what_it_granted() {
     let redis = Redis::start();
     let token = redis.nxlock(["acquire", "job", "--ttl", "1m"]).run().token();
-    let mut running = redis.nxlock(["run", "long", "-t", "6s", "--", "sh", "-c", "echo on; read x"]);
+    let mut running = redis.nxlock(["run", "long", "--", "sh", "-c", "echo on; read x"]);
     let (reader, writer) = std::io::pipe().unwrap();
     running = running.stdin_from(reader);
     let mut running = running.start();
@@ -130,7 +130,7 @@ fn a_server_without_memory_grants_nothing_and_keeps_what_it_granted() {
     let other = answered(|| redis.nxlock(["run", "other", "-n", "--server-timeout", "500ms", "--", "echo", "ran"]));
     is_refused(other).exits(69).says("OOM").says("maxmemory");
     for _ in 0..3 {
-        redis.sees_a_renewal("lock:long");
+        redis.renews_soon("lock:long");
     }
     redis.nxlock(["renew", "job", &token, "--ttl", "10m"]).run().exits(0);
     // The server can still report that the lock is held.
@@ -186,8 +186,8 @@ fn a_key_that_turns_into_another_type_ends_the_wait_at_once() {
 
 #[test]
 fn a_port_that_nobody_listens_on_is_not_found_to_be_busy() {
-    let url = format!("redis://127.0.0.1:{}", unused_port());
-    for verb in [
+    let url = "redis://127.0.0.1:1";
+    let verbs = [
         &["run", "job", "--", "echo", "ran"][..],
         &["run", "job", "-n", "--", "echo", "ran"],
         &["run", "job", "-w", "1m", "--", "echo", "ran"],
@@ -195,20 +195,30 @@ fn a_port_that_nobody_listens_on_is_not_found_to_be_busy() {
         &["release", "job", "x"],
         &["renew", "job", "x", "--ttl", "1m"],
         &["status", "job"],
-    ] {
-        let call = || Nxlock::new(verb.to_vec()).env("NXLOCK_SERVER", &url).env("NXLOCK_SERVER_TIMEOUT", "300ms");
-        is_refused(answered(call)).exits(69).says("refused").says(&url).within(Duration::from_millis(600));
-    }
+    ];
+    let is_unreachable = |verb: &[&str]| {
+        let call = || Nxlock::new(verb.to_vec()).env("NXLOCK_SERVER", url).env("NXLOCK_SERVER_TIMEOUT", "2s");
+        is_refused(answered(call)).exits(69).says("refused").says(url).within(Duration::from_secs(3));
+    };
+    // At the same time: each takes as long as the server timeout.
+    std::thread::scope(|scope| verbs.iter().for_each(|&verb| _ = scope.spawn(move || is_unreachable(verb))));
 }
 
 #[test]
 fn a_socket_that_is_not_there_or_dead_is_unreachable() {
-    let mut redis = Redis::start();
-    redis.kill();
-    attempt(&redis).exits(69).says("no such file").within(Duration::from_secs(1));
+    let directory = tempfile::tempdir().unwrap();
     // A server that died left it behind.
-    drop(std::os::unix::net::UnixListener::bind(redis.socket()).unwrap());
-    attempt(&redis).exits(69).says("refused").within(Duration::from_secs(1));
+    drop(std::os::unix::net::UnixListener::bind(directory.path().join("dead")).unwrap());
+    let is_unreachable = |socket: &str, why: &str| {
+        let url = format!("unix://{}", directory.path().join(socket).display());
+        let words = ["run", "job", "-n", "--server-timeout", "1200ms", "--", "echo", "ran"];
+        let done = answered(|| Nxlock::new(words).env("NXLOCK_SERVER", &url));
+        is_refused(done).exits(69).says(why).within(Duration::from_secs(2));
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| is_unreachable("none", "no such file"));
+        scope.spawn(|| is_unreachable("dead", "refused"));
+    });
 }
 
 #[test]
@@ -221,7 +231,7 @@ fn a_name_that_does_not_resolve_is_unreachable() {
 fn a_hanging_server_holds_nobody_longer_than_the_server_timeout() {
     let redis = Redis::start();
     redis.hang();
-    for verb in [
+    let verbs = [
         &["run", "job", "--", "echo", "ran"][..],
         &["run", "job", "-n", "--", "echo", "ran"],
         &["run", "job", "-w", "1m", "--", "echo", "ran"],
@@ -231,15 +241,18 @@ fn a_hanging_server_holds_nobody_longer_than_the_server_timeout() {
         &["renew", "job", "x", "--ttl", "1m"],
         &["status", "job"],
         &["status"],
-    ] {
-        let call = redis.nxlock(verb.to_vec()).env("NXLOCK_SERVER_TIMEOUT", "500ms");
+    ];
+    let gives_up = |verb: &[&str]| {
+        let call = redis.nxlock(verb.to_vec()).env("NXLOCK_SERVER_TIMEOUT", "4s");
         let done = refused(call).exits(69).says("no answer within");
-        assert!(done.took >= Duration::from_millis(490), "{verb:?} gave up after {:?}", done.took);
-        done.within(Duration::from_secs(1));
-    }
-    // --wait may be shorter than the server timeout.
-    let call = redis.nxlock(["run", "job", "-w", "300ms", "--", "echo", "ran"]);
-    refused(call).exits(69).within(Duration::from_millis(700));
+        assert!(done.took >= Duration::from_millis(3990), "{verb:?} gave up after {:?}", done.took);
+        done.within(Duration::from_secs(4));
+    };
+    // At the same time: each takes as long as the server timeout.
+    std::thread::scope(|scope| verbs.iter().for_each(|&verb| _ = scope.spawn(move || gives_up(verb))));
+    // --wait may be shorter than the server timeout, here than any call of a test may take.
+    let call = redis.nxlock(["run", "job", "-w", "300ms", "--server-timeout", "1h", "--", "echo", "ran"]);
+    refused(call).exits(69);
     redis.resume();
     eventually("the server has heard all that was said", || redis.others_connected() == 0);
 }

@@ -2,14 +2,16 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use tempfile::TempDir;
 
 use crate::support::certificates::{Certificate, certificates};
-use crate::support::turns::{Turn, is_free, is_queued, is_renewed, turn};
+use crate::support::turns::{Turn, is_free, is_queued, is_renewed, queue, turn};
 use crate::support::{
-    Authority, Cluster, Fate, Five, Nxlock, Proxy, Redis, Secure, Sentinels, eventually, is_alive, replace_file,
+    Authority, Cluster, Fate, Five, Nxlock, Proxy, Redis, Secure, Sentinels, eventually, eventually_some, is_alive,
+    now, replace_file,
 };
 
 /// Servers where nxlock logs in as bob, and the file of bob's password.
@@ -96,6 +98,13 @@ fn are_served(login: &Login<'_>, holder: Turn, mut waiter: Turn) {
     assert!(is_free(login));
 }
 
+/// Waits until a waiter has another connection than its first one. nxlock reads the password again only for a new one.
+#[track_caller]
+fn has_another_connection(waiter: &Turn) {
+    let connections = || waiter.running.stderr().matches("] connected to ").count();
+    eventually("the waiter has another connection", || connections() > 1);
+}
+
 /// The password changes under a holder and a waiter: in the file first, then at the server first.
 fn a_new_password_is_used_by_those_who_hold_and_those_who_wait(login: &Login<'_>) {
     let mut holder = Turn::had(login, &["-t", "9s"]);
@@ -167,9 +176,7 @@ fn a_command_prints_the_password_anew_for_each_connection() {
     login.0.file_has("s3cond");
     login.0.servers_want("s3cond");
     is_renewed(&login.0);
-    // nxlock runs the command again only for a new connection.
-    let connections = || waiter.running.stderr().matches("] connected to ").count();
-    eventually("the waiter has another connection", || connections() > 1);
+    has_another_connection(&waiter);
     fs::remove_file(login.0.file()).unwrap();
     login.0.connections_end();
     holder.running.says("exited with status 1: cat: ");
@@ -198,9 +205,12 @@ fn a_command_that_takes_longer_than_a_renewal_may_serves_the_next_one() {
     let redis = Redis::start();
     let login = Login::of_one(&redis);
     let began = login.home.path().join("began");
-    let slowly = format!("echo x >> {}; sleep 1; cat {}", began.display(), login.file().display());
-    // A renewal is given up after half a second.
-    let call = login.nxlock(turn(&["-t", "3s", "-v"])).env("NXLOCK_PASSWORD_FILE", "");
+    // At the first connection it does not.
+    let (log, file) = (began.display(), login.file());
+    let slowly = format!("echo x >> {log}; [ $(wc -l < {log}) = 1 ] || sleep 1.3; cat {}", file.display());
+    // A renewal is given up after a second.
+    let call = login.nxlock(turn(&["-t", "6s", "-v", "--server-timeout", "15s"]));
+    let call = call.env("NXLOCK_PASSWORD_FILE", "");
     let mut holder = Turn::of(call.env("NXLOCK_PASSWORD_COMMAND", slowly));
     holder.up();
     login.connections_end();
@@ -262,8 +272,8 @@ fn a_wrong_password_at_the_first_contact_is_refused_at_once() {
 #[track_caller]
 fn a_password_that_is_replaced_meanwhile_is_read_once_more(login: &Login<'_>, source: (&str, &str)) {
     let proxy = Proxy::by_command(login.servers[0], |number, _| if number == 1 { Fate::Held } else { Fate::Delivered });
-    let call = proxy.nxlock(["run", "job", "-n", "--", "echo", "ran"]).env(source.0, source.1);
-    let call = call.env("NXLOCK_SERVER", format!("{}?user=bob", proxy.url())).start();
+    let call = proxy.nxlock(["run", "job", "-n", "--server-timeout", "15s", "--", "echo", "ran"]);
+    let call = call.env(source.0, source.1).env("NXLOCK_SERVER", format!("{}?user=bob", proxy.url())).start();
     eventually("its login is on its way", || proxy.requests() == 1);
     login.file_has("s3cond");
     login.servers_want("s3cond");
@@ -314,9 +324,22 @@ fn a_wait_ends_as_for_a_server_that_is_away_if_the_password_stays_wrong() {
     let redis = Redis::start();
     let login = Login::of_one(&redis);
     let holder = Turn::had(&login, &["-t", "10m"]);
-    let waiter = Turn::of(login.nxlock(turn(&["-w", "2s"])));
-    is_queued(&login, waiter.pid());
-    login.servers_want("s3cond");
+    // On a busy machine the time of a waiter may end before the password changes: then another one comes.
+    let waiter = eventually_some("the password changes while one waits", || {
+        let began = now();
+        let mut waiter = Turn::of(login.nxlock(turn(&["-w", "2s"])));
+        let pid = waiter.pid();
+        eventually("it is in the queue, or its time has ended", || {
+            waiter.running.has_ended() || queue(&login).contains(&pid)
+        });
+        login.servers_want("s3cond");
+        if began.elapsed() < Duration::from_millis(1500) {
+            return Some(waiter);
+        }
+        login.servers_want("f1rst");
+        waiter.finish();
+        None
+    });
     waiter.finish().exits(69).says("WRONGPASS");
     login.file_has("s3cond");
     holder.leaves();
@@ -337,6 +360,7 @@ fn a_file_that_cannot_be_read_is_tried_again_and_one_that_has_gone_is_as_it_was(
     login.file_has("f1rst");
     is_renewed(&login);
     is_queued(&login, waiter.pid());
+    has_another_connection(&waiter);
     fs::remove_file(login.file()).unwrap();
     login.connections_end();
     holder.running.says("has gone: using what was last read from it");
@@ -388,13 +412,13 @@ fn a_keeper_uses_a_new_password_though_it_has_left_the_directory_of_a_relative_p
 fn a_password_from_a_pipe_is_kept() {
     let redis = Redis::start();
     let login = Login::of_one(&redis);
-    let script = r#"printf f1rst | nxlock run job -t 3s --password-file /dev/stdin -- sh -c "$1""#;
+    let script = r#"printf f1rst | nxlock run job -t 6s --password-file /dev/stdin -- sh -c "$1""#;
     let up = login.home.path().join("up");
     let command = format!("echo up > {0}; while [ -e {0} ]; do sleep 0.05; done", up.display());
     let running = login.sh(script, &[&command]).env("NXLOCK_PASSWORD_FILE", "").start();
     eventually("it runs", || up.exists());
     login.connections_end();
-    is_renewed(&login);
+    eventually("it has logged in again", || redis.ask::<String>(&["CLIENT", "LIST"]).contains(" user=bob "));
     is_renewed(&login);
     fs::remove_file(up).unwrap();
     running.finish().exits(0);
@@ -456,7 +480,7 @@ fn certificates_and_authorities_are_read_anew() {
     let ours = certificates();
     let tls = Renewed { server: Secure::mutual(), copies: Copies(tempfile::tempdir().unwrap()) };
     tls.copies.are(&ours.authority(), &ours.client());
-    let mut holder = Turn::had(&tls, &["-t", "9s"]);
+    let mut holder = Turn::had(&tls, &["-t", "30s"]);
     let mut waiter = Turn::of(tls.nxlock(turn(&["-v"])));
     is_queued(&tls, waiter.pid());
     tls.server_has(&ours.server_of_another_authority(), &ours.another_authority());

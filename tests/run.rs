@@ -8,7 +8,7 @@ use std::os::unix::process::ExitStatusExt;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::support::{Nxlock, Redis, eventually, is_alive, name_of, program, state_of, write_program};
+use crate::support::{Nxlock, Redis, eventually, eventually_some, is_alive, name_of, program, state_of, write_program};
 
 /// Runs a command with and without nxlock, in a shell after `before`, and asserts that it prints the same.
 fn same_with_and_without(before: &str, command: &str) -> String {
@@ -358,10 +358,10 @@ fn a_command_killed_by_somebody_else_gives_the_lock_back() {
 fn it_is_renewed_for_as_long_as_it_runs() {
     let redis = Redis::start();
     let (reader, writer) = std::io::pipe().unwrap();
-    let mut running = redis.nxlock(["run", "job", "-t", "3s", "--", "cat"]).stdin_from(reader).start();
+    let mut running = redis.nxlock(["run", "job", "-t", "6s", "--", "cat"]).stdin_from(reader).start();
     eventually("it has the lock", || redis.exists("lock:job"));
     let value = redis.value("lock:job");
-    for _ in 0..4 {
+    for _ in 0..3 {
         redis.sees_a_renewal("lock:job");
     }
     assert_eq!(redis.value("lock:job"), value);
@@ -372,10 +372,14 @@ fn it_is_renewed_for_as_long_as_it_runs() {
 
 #[test]
 fn one_request_takes_the_lock_and_one_gives_it_back() {
-    use crate::support::{Fate, Proxy};
+    use crate::support::{Fate, Proxy, now};
     let redis = Redis::start();
-    let proxy = Proxy::to(&redis, |_| Fate::Delivered);
-    proxy.nxlock(["run", "job", "--", "true"]).run().exits(0);
+    let proxy = eventually_some("it is over before the holder begins to listen", || {
+        let proxy = Proxy::to(&redis, |_| Fate::Delivered);
+        let began = now();
+        proxy.nxlock(["run", "job", "--", "true"]).run().exits(0);
+        (began.elapsed() < std::time::Duration::from_millis(100)).then_some(proxy)
+    });
     assert_eq!((proxy.connections(), proxy.requests()), (1, 2), "{:?}", proxy.commands());
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::support::turns::{Turn, acquire, is_renewed, queue_is, release};
+use crate::support::turns::{Turn, acquire, queue_is, release};
 use crate::support::{Fate, Nxlock, Proxy, Redis, eventually};
 
 /// Returns how often each command of a client was executed, by its name.
@@ -31,11 +31,11 @@ fn a_server_is_sent_the_script_once() {
 fn a_server_that_forgets_the_script_at_any_time_is_sent_it_again() {
     let redis = Redis::start();
     let forgets = || redis.ask::<()>(&["SCRIPT", "FLUSH"]);
-    let holder = Turn::had(&redis, &["-t", "3s"]);
+    let holder = Turn::had(&redis, &[]);
     forgets();
     let mut waiter = Turn::queued(&redis, &[]);
     forgets();
-    is_renewed(&redis);
+    redis.renews_soon("lock:job");
     forgets();
     queue_is(&redis, &[waiter.pid()]);
     forgets();
@@ -77,9 +77,9 @@ fn without_hashes_everything_is_as_with_them() {
     let (denied, renamed) = (Redis::start(), Redis::with(&["--rename-command", "EVALSHA", ""]));
     denied.ask::<()>(&["ACL", "SETUSER", "default", "-evalsha"]);
     for redis in [denied, renamed] {
-        let holder = Turn::had(&redis, &["-t", "3s"]);
+        let holder = Turn::had(&redis, &[]);
         let mut waiter = Turn::queued(&redis, &[]);
-        is_renewed(&redis);
+        redis.renews_soon("lock:job");
         queue_is(&redis, &[waiter.pid()]);
         holder.leaves();
         assert!(waiter.up().parse::<u64>().is_ok(), "it has a fence");

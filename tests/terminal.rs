@@ -60,12 +60,17 @@ fn ctrl_c_on_a_plain_command_stops_a_shells_loop() {
     assert!(!redis.exists("lock:job"));
 }
 
+/// Counts INT, and exits with 8 at the third.
+const COUNTS: &str = "n=0; trap 'n=$((n+1)); echo int-$n' INT; trap 'echo got-USR1' USR1; echo up
+    while [ $n -lt 3 ]; do sleep 0.01; done; exit 8";
+
 #[test]
 fn a_command_that_survives_ctrl_c_goes_on() {
     let redis = Redis::start();
-    let script = "n=0; trap 'n=$((n+1)); echo int-$n' INT; echo up; while [ $n -lt 3 ]; do sleep 0.01; done; exit 8";
-    let mut terminal = run(&redis, script);
+    let mut terminal = run(&redis, COUNTS);
     terminal.shows("up");
+    let nxlock = terminal.pid();
+    supervises(&mut terminal, nxlock);
     for n in 1..=3 {
         terminal.types(CTRL_C);
         terminal.shows(&format!("int-{n}"));
@@ -79,11 +84,12 @@ fn a_command_that_survives_ctrl_c_goes_on() {
 fn after_a_wait_too_ctrl_c_is_the_commands_to_survive() {
     let redis = Redis::start();
     redis.put("lock:job", b"somebody", None);
-    let script = "n=0; trap 'n=$((n+1)); echo int-$n' INT; echo up; while [ $n -lt 3 ]; do sleep 0.01; done; exit 8";
-    let mut terminal = run(&redis, script);
+    let mut terminal = run(&redis, COUNTS);
     terminal.shows("waiting for \"job\"");
     redis.delete("lock:job");
     terminal.shows("up");
+    let nxlock = terminal.pid();
+    supervises(&mut terminal, nxlock);
     for n in 1..=3 {
         terminal.types(CTRL_C);
         terminal.shows(&format!("int-{n}"));
@@ -231,7 +237,7 @@ fn ctrl_z_during_a_wait_does_not_stop_the_command_after_it() {
     let redis = Redis::start();
     let mut shell = shell(&redis);
     redis.hang();
-    shell.types("nxlock run job -- sh -c 'echo ran-$((3+4))'\n");
+    shell.types("nxlock run job --server-timeout 20s -- sh -c 'echo ran-$((3+4))'\n");
     let child_of = |parent: i32, name: &str| {
         let is_named = |pid: &i32| name_of(*pid) == name;
         eventually_some(name, || children_of(parent).into_iter().find(is_named))
@@ -402,7 +408,8 @@ fn suspended_for_longer_than_its_lease_a_command_never_goes_on() {
     let redis = Redis::start();
     let file = redis.directory().join("pids");
     let mut shell = shell_with(&redis, &[("PIDS", file.to_str().unwrap()), ("DEAF", DEAF)]);
-    shell.types("nxlock run job -t 2s -c 'eval \"$DEAF\" echo $$ >> $PIDS; read x; exit 6'\n");
+    // A job that is slow to begin has its lock until it is suspended.
+    shell.types("nxlock run job -t 4s -c 'eval \"$DEAF\" echo $$ >> $PIDS; read x; exit 6'\n");
     let tree = pids(&file, 3);
     shell.types(CTRL_Z);
     eventually("they are stopped", || tree.iter().all(|pid| matches!(state_of(*pid), Some('T') | None)));
@@ -479,6 +486,7 @@ fn a_signal_to_the_whole_job_comes_to_the_command_once_though_a_process_of_nxloc
         assert_eq!(terminal.screen().matches("got-HUP").count(), times, "{}", terminal.screen());
     };
     send(member, Signal::SIGSTOP);
+    eventually("the member of the group is stopped", || state_of(member) == Some('T'));
     comes(job, 1);
     // nxlock does not know whether the group got this one, and passes it on.
     comes(nxlock, 2);

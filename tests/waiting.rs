@@ -6,10 +6,13 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
-use crate::support::turns::Turn;
-use crate::support::{Fate, Proxy, Redis, Running, eventually, lasts, now};
+use crate::support::turns::{Turn, is_queued};
+use crate::support::{Fate, Proxy, Redis, Running, answered, eventually, eventually_some, lasts, now};
 
 const LEAVE: [Signal; 3] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP];
+
+/// What a waiter says of a lock that another client holds.
+const HELD: &str = "waiting for \"job\": held";
 
 /// Sends a waiter a signal, and expects it to die of that soon, with nothing started.
 fn leaves_by(waiter: Running, signal: Signal) {
@@ -70,8 +73,15 @@ fn a_server_that_goes_away_while_we_wait_is_waited_for() {
     let mut redis = Redis::start();
     redis.put("lock:job", b"somebody", None);
     let options = ["run", "job", "--server-timeout", "300ms", "-w", "1m", "--", "echo", "ran"];
-    let mut waiter = redis.nxlock(options).start();
-    waiter.says("waiting for \"job\": held");
+    let mut waiter = eventually_some("the server answers in time", || {
+        let mut waiter = redis.nxlock(options).start();
+        eventually("it waits, or has ended", || waiter.stderr().contains(HELD) || waiter.has_ended());
+        if waiter.has_ended() {
+            waiter.finish().exits(69).says("no answer within");
+            return None;
+        }
+        Some(waiter)
+    });
     redis.kill();
     waiter.says("trying again");
     // For longer than the server timeout.
@@ -85,12 +95,20 @@ fn a_server_that_goes_away_while_we_wait_is_waited_for() {
 #[test]
 fn a_server_that_stays_away_is_unreachable_when_the_wait_is_over() {
     let mut redis = Redis::start();
-    redis.put("lock:job", b"somebody", None);
-    let options = ["run", "job", "--server-timeout", "300ms", "-w", "1500ms", "--", "echo", "ran"];
-    let mut waiter = redis.nxlock(options).start();
-    waiter.says("waiting for \"job\": held");
-    redis.kill();
-    let done = waiter.finish().exits(69).prints("");
+    let options = ["run", "job", "--server-timeout", "20s", "-w", "1500ms", "--", "echo", "ran"];
+    let done = eventually_some("the server goes away before the wait is over", || {
+        redis.put("lock:job", b"somebody", None);
+        let began = now();
+        let mut waiter = redis.nxlock(options).start();
+        eventually("it waits, or has ended", || waiter.stderr().contains(HELD) || waiter.has_ended());
+        redis.kill();
+        if began.elapsed() < Duration::from_millis(1500) {
+            return Some(waiter.finish());
+        }
+        redis.restart();
+        None
+    });
+    let done = done.exits(69).prints("").says(HELD);
     assert!(done.took >= Duration::from_millis(1500), "gave up after {:?}", done.took);
 }
 
@@ -99,6 +117,7 @@ fn a_log_is_told_of_a_wait_once_and_of_its_end() {
     let redis = Redis::start();
     let holder = Turn::had(&redis, &[]);
     let mut waiter = redis.nxlock(["run", "job", "--", "true"]).start();
+    waiter.says("waiting for");
     let began = now();
     eventually("it has waited for a while", || began.elapsed() > Duration::from_millis(1500));
     assert!(!waiter.has_ended());
@@ -114,9 +133,10 @@ fn a_quiet_caller_hears_nothing_of_a_wait() {
     let redis = Redis::start();
     let holder = Turn::had(&redis, &[]);
     redis.nxlock(["-q", "run", "job", "-n", "--", "true"]).run().exits(75).says_nothing();
-    redis.nxlock(["-q", "run", "job", "-w", "1s", "--", "true"]).run().exits(75).says_nothing();
+    answered(|| redis.nxlock(["-q", "run", "job", "-w", "1s", "--", "true"])).exits(75).says_nothing();
     redis.nxlock(["-q", "acquire", "job", "--ttl", "1m", "-n"]).run().exits(75).says_nothing();
     let waiter = redis.nxlock(["-q", "run", "job", "--", "true"]).start();
+    is_queued(&redis, waiter.pid());
     holder.leaves();
     waiter.finish().exits(0).says_nothing();
 }

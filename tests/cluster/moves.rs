@@ -9,7 +9,7 @@ use crate::support::turns::{
     Turn, acquire, break_it, counted, fences_rise, grants, holder_id, is_free, is_renewed, lock_status, next_holder,
     release, turn,
 };
-use crate::support::{Authority, Cluster, Nxlock, Redis, Running, answered, eventually};
+use crate::support::{Authority, Cluster, Nxlock, Redis, Running, answered, eventually, eventually_some, now, text_of};
 
 const LOCK: &str = "lock:job";
 const QUEUE: &str = "{lock:job}:queue";
@@ -106,9 +106,16 @@ fn a_waiter_that_is_killed_after_its_slot_has_moved_costs_only_its_reservation()
 fn a_lone_waiter_whose_time_ends_as_its_slot_begins_to_move_is_told_that_the_lock_is_held() {
     let cluster = MASTERS.lend();
     let token = acquire(&cluster, "5m");
-    let waiter = cluster.nxlock(["run", "job", "-w", "1500ms", "--", "true"]).start();
-    eventually("it is in line", || cluster.ask::<i64>(&["ZCARD", QUEUE]) == 1);
-    listen_where_the_lock_is(&cluster, 1);
+    let is_in_line = || {
+        let listening = cluster.master_of(LOCK).ask::<Vec<String>>(&["PUBSUB", "CHANNELS", "lock:job:wake:*"]);
+        cluster.ask::<i64>(&["ZCARD", QUEUE]) == 1 && listening.len() == 1
+    };
+    // On a busy machine its time may have ended by then, and another one comes.
+    let waiter = eventually_some("a waiter is in line and listens", || {
+        let mut waiter = cluster.nxlock(["run", "job", "-w", "1500ms", "--", "true"]).start();
+        eventually("it does, or its time has ended", || waiter.has_ended() || is_in_line());
+        (!waiter.has_ended()).then_some(waiter)
+    });
     // All keys are still on the migrating node, until the only waiter leaves the queue.
     let slot = cluster.begins_to_move(LOCK);
     waiter.finish().exits(75);
@@ -160,7 +167,9 @@ fn a_holder_learns_within_seconds_that_the_move_in_which_it_was_granted_the_lock
     let holder = Turn::had(&cluster, &["-t", "5m"]);
     slot.is_called_off_at(slot.from());
     slot.is_called_off_at(slot.to());
-    holder.finish().exits(76).within(Duration::from_secs(2));
+    let called_off = now();
+    holder.finish().exits(76);
+    assert!(called_off.elapsed() < Duration::from_secs(6), "{:?}", called_off.elapsed());
     // A node that does not serve the slot may keep the key until it expires.
     slot.to().ask::<()>(&["FLUSHALL"]);
 }
@@ -247,7 +256,7 @@ fn a_holder_is_asked_to_give_up_wherever_the_keys_of_its_lock_are() {
     let cluster = MASTERS.lend();
     for has_waiter in [false, true] {
         for carried in PARTS {
-            let holder = Turn::had(&cluster, &["-t", "3s"]);
+            let holder = Turn::had(&cluster, &["-t", "6s"]);
             let waiter = has_waiter.then(|| Turn::queued(&cluster, &[]));
             let id = holder_id(&cluster);
             let slot = cluster.begins_to_move(LOCK);
@@ -421,15 +430,20 @@ fn no_two_have_a_lock_while_its_keys_are_carried_one_by_one() {
         call.env("LOG", &log).env("WHO", who.to_string()).start()
     };
     let mut callers: Vec<Running> = (0..6).map(start).collect();
-    let mut order = [LOCK, QUEUE, WAITERS, FENCE];
-    eventually("all have had their turns", || {
-        let slot = cluster.begins_to_move(LOCK);
-        order.iter().for_each(|key| slot.carries(&[key]));
-        slot.ends();
-        order.rotate_left(1);
-        order.swap(1, 2);
-        callers.iter_mut().all(Running::has_ended)
-    });
+    let (mut order, mut seen) = ([LOCK, QUEUE, WAITERS, FENCE], 0);
+    while !callers.iter_mut().all(Running::has_ended) {
+        eventually("another one has had its turn", || {
+            let slot = cluster.begins_to_move(LOCK);
+            order.iter().for_each(|key| slot.carries(&[key]));
+            slot.ends();
+            order.rotate_left(1);
+            order.swap(1, 2);
+            let before = seen;
+            // The file is empty while it is written.
+            seen = seen.max(text_of(&counter).trim().parse::<usize>().unwrap_or(0));
+            seen > before || callers.iter_mut().all(Running::has_ended)
+        });
+    }
     counted(&counter, callers, 6 * 8);
     fences_rise(&log);
     std::fs::remove_file(log).unwrap();

@@ -156,7 +156,7 @@ fn a_user_with_what_the_manual_lists_can_do_everything() {
     }
     let url = format!("redis+cluster://deploy:s3cret@{}", cluster.hosts());
     let call = |args: &[&'static str]| cluster.nxlock(args.iter().copied()).env("NXLOCK_SERVER", &url);
-    let mut holder = Turn::of(call(&turn(&["-t", "6s"])));
+    let mut holder = Turn::of(call(&turn(&["-t", "60s"])));
     holder.up();
     let mut waiter = Turn::of(call(&turn(&[])));
     eventually("it is in the queue", || {

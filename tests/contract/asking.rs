@@ -5,13 +5,15 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use crate::support::turns::{Turn, acquire, holder_id, is_free, lock_status, process, queue_is, release, turn};
-use crate::support::{Authority, Done, eventually, now};
+use crate::support::turns::{
+    Turn, acquire, holder_id, is_free, lease_left, lock_status, process, queue_is, release, turn,
+};
+use crate::support::{Authority, Done, eventually, is_alive, now};
 
-/// A lease whose renewals come fast.
-const SHORT: [&str; 2] = ["-t", "3s"];
+/// Renewed every four seconds, when a holder finds a request that it has not heard; it may be held up for as long.
+const SHORT: [&str; 2] = ["-t", "12s"];
 
-const NEWEST: [&str; 4] = ["--supersede=running", "--reason", "release 4.3", "--ttl=3s"];
+const NEWEST: [&str; 4] = ["--supersede=running", "--reason", "release 4.3", "--ttl=12s"];
 
 /// Asks the holder with this ID, with these options.
 #[track_caller]
@@ -35,7 +37,7 @@ pub fn who_is_asked_stops_its_command_and_gives_the_lock_to_the_next(authority: 
 
 pub fn an_asked_command_may_clean_up_and_its_status_counts(authority: &impl Authority) {
     let script = "trap 'echo cleaned up; exit 7' TERM; echo up; while :; do sleep 0.05; done";
-    let mut holder = authority.nxlock(["run", "job", "-t", "3s", "-c", script]).start();
+    let mut holder = authority.nxlock(["run", "job", "-t", "12s", "-c", script]).start();
     holder.line("up");
     ask(authority, &holder_id(authority), &[]).exits(0).says("asked ").never_says("no longer");
     holder.finish().exits(7).prints("up\ncleaned up\n");
@@ -43,16 +45,16 @@ pub fn an_asked_command_may_clean_up_and_its_status_counts(authority: &impl Auth
 }
 
 pub fn nobody_gets_the_lock_while_an_asked_command_is_deaf_to_term(authority: &impl Authority) {
-    let script = "trap '' TERM; echo up; while :; do sleep 0.05; done";
-    let mut holder = authority.nxlock(["run", "job", "-t", "3s", "--kill-after", "1s", "-c", script]).start();
-    holder.line("up");
+    let script = "trap '' TERM; echo pid $$; while :; do sleep 0.05; done";
+    let mut holder = authority.nxlock(["run", "job", "-t", "12s", "--kill-after", "1s", "-c", script]).start();
+    let pid: i32 = holder.line("pid ").parse().unwrap();
     let mut next = Turn::queued(authority, &SHORT);
     let began = now();
-    ask(authority, &holder_id(authority), &["--wait", "300ms"]).exits(75).says("still holds \"job\" after ");
-    let done = holder.finish();
-    assert!(began.elapsed() >= Duration::from_secs(1), "it was killed before its time: {:?}", began.elapsed());
-    done.exits(137);
+    ask(authority, &holder_id(authority), &[]).exits(0);
     next.up();
+    assert!(!is_alive(pid), "the command is gone by then");
+    assert!(began.elapsed() >= Duration::from_secs(1), "it was killed before its time: {:?}", began.elapsed());
+    holder.finish().exits(137);
     next.leaves();
 }
 
@@ -64,6 +66,7 @@ pub fn a_holder_that_ends_by_itself_meanwhile_has_given_up(authority: &impl Auth
     let mut holder = call.start();
     holder.line("up");
     let id = holder_id(authority);
+    ask(authority, &id, &["--wait", "300ms"]).exits(75).says("still holds \"job\" after ");
     let mut asker = authority.nxlock(["release", "job", "--ask", &id, "--wait", "20s", "-v"]).start();
     asker.says("waiting");
     let pid = holder.pid();
@@ -97,7 +100,7 @@ pub fn a_refusal_says_how_to_ask_for_the_lock(authority: &impl Authority) {
 }
 
 pub fn asking_is_a_document(authority: &impl Authority) {
-    let holder = Turn::had(authority, &["--json", "-t", "3s"]);
+    let holder = Turn::had(authority, &["--json", "-t", "12s"]);
     let pid = holder.pid();
     let (id, refused) = (holder_id(authority), authority.nxlock(["--json", "release", "job", "--ask", "aaaaaaaa"]));
     let refused = refused.run().exits(76).json();
@@ -114,7 +117,7 @@ pub fn asking_is_a_document(authority: &impl Authority) {
 }
 
 pub fn one_of_several_holders_is_asked(authority: &impl Authority) {
-    let slots = ["--slots", "2", "-t", "3s"];
+    let slots = ["--slots", "2", "-t", "12s"];
     let (first, second) = (Turn::had(authority, &slots), Turn::had(authority, &slots));
     let mut next = Turn::queued(authority, &slots);
     let seen = lock_status(authority);
@@ -150,13 +153,12 @@ pub fn a_newer_run_asks_an_older_one_of_its_kind(authority: &impl Authority) {
 }
 
 pub fn a_newer_run_leaves_a_holder_of_another_kind_alone(authority: &impl Authority) {
-    for options in [&["-t", "3s"][..], &["-t", "3s", "--supersede"]] {
+    for options in [&["-t", "9s"][..], &["-t", "9s", "--supersede"]] {
         let mut holder = Turn::had(authority, options);
         let mut newest = Turn::queued(authority, &NEWEST);
-        // Its lease is renewed often enough for a request to be found.
-        for _ in 0..3 {
-            crate::support::turns::is_renewed(authority);
-        }
+        // It says that when it would have asked, and a renewal would find the request.
+        newest.running.says("waiting for \"job\"");
+        crate::support::turns::is_renewed(authority);
         queue_is(authority, &[newest.pid()]);
         holder.is_told();
         holder.finish().exits(0).never_says("superseded");
@@ -166,15 +168,16 @@ pub fn a_newer_run_leaves_a_holder_of_another_kind_alone(authority: &impl Author
 }
 
 pub fn a_newer_run_that_gives_up_leaves_the_holder_alone(authority: &impl Authority) {
-    let older = Turn::had(authority, &["--supersede=running", "-t", "9s"]);
+    let older = Turn::had(authority, &["--supersede=running", "-t", "1m"]);
     // It does not hear of the request before it is taken back.
     older.freeze();
     let mut newest = Turn::queued(authority, &NEWEST);
     newest.running.says("to give up");
     newest.running.signal(Signal::SIGTERM);
     newest.finish().dies_of(Signal::SIGTERM);
+    let left = lease_left(authority);
     older.goes_on();
-    crate::support::turns::is_renewed(authority);
+    eventually("the lease is renewed", || lease_left(authority) > left);
     older.leaves();
     assert!(is_free(authority), "{}", lock_status(authority));
 }

@@ -1,9 +1,7 @@
 //! Breaking a lock by the id of its holder, as `status` and refusals show it.
 
-use std::time::Duration;
-
 use crate::support::turns::{Turn, acquire, holder_id, is_free, lock_status, queue_is, release};
-use crate::support::{Authority, Nxlock, eventually, now};
+use crate::support::{Authority, Nxlock, eventually};
 
 pub fn a_lock_is_broken_by_the_id_that_status_shows(authority: &impl Authority) {
     let token = acquire(authority, "1m");
@@ -26,18 +24,16 @@ pub fn nobody_breaks_a_lock_whose_holder_has_changed(authority: &impl Authority)
 }
 
 pub fn breaking_the_holders_lock_hands_it_to_the_next(authority: &impl Authority) {
-    let mut holder = Turn::had(authority, &["-t", "6s"]);
+    // The end of the lease would serve the next one too, and later than this test waits.
+    let mut holder = Turn::had(authority, &["-t", "10m"]);
     let mut first = Turn::queued(authority, &[]);
     let mut second = Turn::queued(authority, &[]);
     let id = holder_id(authority);
     // A waiter's id is not the holder's.
     let waiters = lock_status(authority)["queue"][0]["id"].as_str().unwrap().to_owned();
     authority.nxlock(["release", "job", "--break", &waiters]).run().exits(76);
-    let told = now();
     authority.nxlock(["release", "job", "--break", &id]).run().exits(0).says("broke \"job\"");
     first.up();
-    // The end of the lease would have served it too.
-    assert!(told.elapsed() < Duration::from_secs(3), "{:?}", told.elapsed());
     queue_is(authority, &[second.pid()]);
     // A second break with this id finds another holder.
     authority.nxlock(["release", "job", "--break", &id]).run().exits(76).says("the holder has changed");
@@ -57,7 +53,7 @@ fn told_by_the_refused(call: Nxlock) -> String {
 }
 
 pub fn a_refusal_says_how_to_break_the_lock(authority: &impl Authority) {
-    let holder = Turn::had(authority, &["-t", "3s"]);
+    let holder = Turn::had(authority, &["-t", "12s"]);
     let told = told_by_the_refused(authority.nxlock(["run", "job", "-n", "--", "true"]));
     assert!(told.contains("release job --break"), "{told}");
     // The command works.
@@ -86,7 +82,7 @@ pub fn the_command_that_breaks_a_lock_is_right_for_a_prefix_given_as_an_option(a
 }
 
 pub fn a_holder_says_who_has_broken_its_lock_and_why(authority: &impl Authority) {
-    let holder = Turn::listening(authority, &["-t", "3s"]);
+    let holder = Turn::listening(authority, &["-t", "12s"]);
     let id = holder_id(authority);
     let words = ["release", "job", "--break", &id, "--reason", "the outage"];
     authority.nxlock(words).run().exits(0).says("broke \"job\"");
@@ -95,7 +91,7 @@ pub fn a_holder_says_who_has_broken_its_lock_and_why(authority: &impl Authority)
 }
 
 pub fn a_holder_whose_lock_another_has_is_told_who_broke_it(authority: &impl Authority) {
-    let holder = Turn::listening(authority, &["-t", "6s"]);
+    let holder = Turn::listening(authority, &["-t", "12s"]);
     let mut next = Turn::queued(authority, &[]);
     let id = holder_id(authority);
     authority.nxlock(["release", "job", "--break", &id, "--reason", "the outage"]).run().exits(0);

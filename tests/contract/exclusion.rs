@@ -19,7 +19,7 @@ pub fn a_crowd_at_once_loses_no_update(authority: &impl Authority) {
 pub fn callers_who_come_again_and_again_lose_no_update(authority: &impl Authority) {
     let counter = authority.directory().join("counter");
     std::fs::write(&counter, "0\n").unwrap();
-    let script = r#"for i in 1 2 3 4 5 6 7 8; do nxlock -q run counter "$@" || exit; done"#;
+    let script = r#"for i in 1 2 3 4 5 6 7 8; do nxlock -q run counter --server-timeout 20s "$@" || exit; done"#;
     let start = |who: usize| {
         let options = if who.is_multiple_of(3) { &["--no-queue", "-c", INCREMENT][..] } else { &["-c", INCREMENT] };
         authority.sh(script, options).env("COUNTER", &counter).start()
@@ -32,7 +32,8 @@ pub fn fences_rise_however_a_grant_ends(authority: &impl Authority) {
     for options in [&[][..], &["--no-queue"]] {
         for end in ["given back", "broken", "expired"] {
             let ttl = if end == "expired" { "100ms" } else { "1m" };
-            let words = ["--json", "acquire", "job", "--ttl", ttl];
+            // A grant that is answered after half of such a short lease is asked for again.
+            let words = ["--json", "acquire", "job", "--ttl", ttl, "--server-timeout", "20s"];
             let granted = authority.nxlock(words.iter().chain(options).copied()).run().exits(0).json();
             fences.push(granted["fence"].as_u64().expect("every grant has a fence"));
             match end {
@@ -64,7 +65,9 @@ pub fn fences_rise_in_the_order_of_the_grants(authority: &impl Authority) {
             _ => authority.sh(acquire, &[]),
         }
     };
-    let callers: Vec<Running> = (0..30).map(|who| call(who).env("LOG", &log).start()).collect();
+    // A server may take long to reply to so many at once.
+    let call = |who: usize| call(who).env("LOG", &log).env("NXLOCK_SERVER_TIMEOUT", "20s");
+    let callers: Vec<Running> = (0..30).map(|who| call(who).start()).collect();
     for caller in callers {
         caller.finish().exits(0).says_nothing();
     }

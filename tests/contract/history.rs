@@ -108,7 +108,7 @@ pub fn every_way_to_end_has_its_outcome(authority: &impl Authority) {
 
 pub fn a_run_that_lost_its_lock_is_recorded_as_that(authority: &impl Authority) {
     let script = "trap 'exit 0' TERM; echo up; while :; do sleep 0.05; done";
-    let mut holder = authority.nxlock(["run", "job", "--record", "-t", "3s", "-c", script]).start();
+    let mut holder = authority.nxlock(["run", "job", "--record", "-t", "12s", "-c", script]).start();
     holder.line("up");
     let id = lock_status(authority)["holder"]["id"].as_str().unwrap().to_owned();
     authority.nxlock(["release", "job", "--break", &id]).run().exits(0);
@@ -245,7 +245,7 @@ fn lines(log: &Path) -> usize {
 }
 
 pub fn a_name_that_stays_locked_is_recorded_when_its_command_ends(authority: &impl Authority) {
-    run(authority, &["--record", "--at-least", "1h", "-t", "3s"], "exit 5").exits(5);
+    run(authority, &["--record", "--at-least", "1h", "-t", "12s"], "exit 5").exits(5);
     let runs = history(authority);
     assert_eq!((&runs[0]["outcome"], &runs[0]["status"]), (&"failed".into(), &5.into()), "{runs:?}");
     assert!(runs[0]["held_ms"].as_u64().unwrap() < 60_000, "{runs:?}");

@@ -80,7 +80,9 @@ pub fn a_lock_of_somebody_else_is_not_touched(authority: &impl Authority) {
 }
 
 pub fn a_lock_that_has_expired_is_said_to_have(authority: &impl Authority) {
-    let token = acquire(authority, "100ms");
+    // A grant that is answered after half of such a short lease is asked for again.
+    let words = ["acquire", "job", "--ttl", "100ms", "--server-timeout", "20s"];
+    let token = authority.nxlock(words).run().exits(0).token();
     ends_by_itself(authority);
     authority.nxlock(["renew", "job", &token, "--ttl", "1m"]).run().exits(76).says("expired");
     authority.nxlock(["release", "job", &token]).run().exits(76).says("expired");
@@ -99,13 +101,16 @@ pub fn releasing_twice_is_not_success_twice(authority: &impl Authority) {
 
 pub fn a_lock_that_nobody_gave_back_ends_by_itself_and_not_before(authority: &impl Authority) {
     let began = now();
-    acquire(authority, "1s");
     // Each waits until the previous lease expires.
-    acquire(authority, "1s");
+    for _ in 0..2 {
+        acquire(authority, "1s");
+        let left = lease_left(authority);
+        assert!(left <= Duration::from_secs(1), "{left:?}");
+    }
     authority.nxlock(["run", "job", "--", "true"]).run().exits(0);
     let took = began.elapsed();
     // Less one per cent: no clock is exact.
-    assert!((Duration::from_millis(1980)..Duration::from_secs(6)).contains(&took), "{took:?}");
+    assert!(took >= Duration::from_millis(1980), "{took:?}");
     ends_by_itself(authority);
 }
 

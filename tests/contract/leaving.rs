@@ -56,7 +56,8 @@ pub fn who_gives_up_leaves_the_line_at_once_and_the_others_move_up(authority: &i
 
 pub fn who_has_waited_long_enough_leaves_the_line(authority: &impl Authority) {
     let holder = Turn::had(authority, &[]);
-    let mut waiter = Turn::queued(authority, &["-w", "3s"]);
+    // Its wait may be over before `status` shows it in the queue.
+    let mut waiter = Turn::waiting(authority, &["-w", "3s"]);
     let behind = Turn::queued(authority, &[]);
     eventually("it has given up", || waiter.running.has_ended());
     assert_eq!(queue(authority), [behind.pid()]);

@@ -5,13 +5,19 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 
 use crate::support::turns::{acquire, break_it, is_free, lock_status, release};
-use crate::support::{Authority, Job, eventually, state_of, wall};
+use crate::support::{Authority, Job, Running, eventually, eventually_some, state_of, wall};
+
+/// A child, and a daemon in a session of its own that refuses to end.
+const TREE: &str = r#"
+    sleep 300 &
+    ( setsid sh -c 'trap "" TERM HUP INT; echo up; while :; do sleep 0.02; done' & )
+    wait"#;
 
 pub fn a_lock_that_is_taken_away_stops_the_whole_tree_before_the_lease_could_have_ended(authority: &impl Authority) {
-    let mut job = Job::start(authority, &["-t", "3s", "--kill-after", "500ms"]);
+    let mut job = Job::start(authority, &["-t", "12s", "--kill-after", "500ms"]);
     break_it(authority);
     // The holder may have renewed the lease until now.
-    let end = wall() + Duration::from_secs(3);
+    let end = wall() + Duration::from_secs(12);
     let new_owners = acquire(authority, "10m");
     let before = lock_status(authority);
     eventually("it ends", || job.running.has_ended());
@@ -25,7 +31,7 @@ pub fn a_lock_that_is_taken_away_stops_the_whole_tree_before_the_lease_could_hav
 
 pub fn a_command_told_to_stop_may_clean_up_and_still_it_is_76(authority: &impl Authority) {
     let script = "trap 'echo cleaned; exit 0' TERM; echo up; while :; do sleep 300 & wait; done";
-    let mut running = authority.nxlock(["run", "job", "-t", "3s", "-c", script]).start();
+    let mut running = authority.nxlock(["run", "job", "-t", "12s", "-c", script]).start();
     running.line("up");
     break_it(authority);
     running.finish().exits(76).prints("up\ncleaned\n");
@@ -34,7 +40,7 @@ pub fn a_command_told_to_stop_may_clean_up_and_still_it_is_76(authority: &impl A
 pub fn a_loss_may_be_put_up_with(authority: &impl Authority) {
     let (reader, writer) = std::io::pipe().unwrap();
     let script = "trap 'echo disturbed' TERM; echo up; read x; exit 5";
-    let options = ["run", "job", "-t", "3s", "--on-lost", "continue", "-c", script];
+    let options = ["run", "job", "-t", "12s", "--on-lost", "continue", "-c", script];
     let mut running = authority.nxlock(options).stdin_from(reader).start();
     running.line("up");
     break_it(authority);
@@ -59,12 +65,27 @@ pub fn a_loss_found_only_at_the_end_is_a_loss(authority: &impl Authority) {
     release(authority, &new_owners);
 }
 
+/// Starts a run with a lease of a second, and stops it by a signal while its command is up. If the machine delays
+/// nxlock for half of such a lease, nxlock stops the command, or does not start it, and rightly so: then another is
+/// started.
+#[track_caller]
+fn stopped(authority: &impl Authority, script: &str, signal: Signal) -> Running {
+    eventually_some("it is stopped while its command runs", || {
+        let call = authority.nxlock(["run", "job", "-t", "1s", "--kill-after", "50ms", "-c", script]);
+        let mut running = call.start();
+        eventually("its command runs, or it has ended", || running.stdout() == "up\n" || running.has_ended());
+        if running.has_ended() {
+            return None;
+        }
+        running.signal(signal);
+        eventually("it is stopped, or has ended", || state_of(running.pid()) == Some('T') || running.has_ended());
+        (!running.has_ended()).then_some(running)
+    })
+}
+
 pub fn the_lock_of_the_next_one_survives_our_late_release(authority: &impl Authority) {
     // A holds the lock; its lease expires while A is stopped; B acquires the lock; A continues and ends.
-    let mut a = authority.nxlock(["run", "job", "-t", "1s", "-c", "echo up; exec sleep 300"]).start();
-    a.line("up");
-    a.signal(Signal::SIGSTOP);
-    eventually("it is stopped", || state_of(a.pid()) == Some('T'));
+    let a = stopped(authority, "echo up; exec sleep 300", Signal::SIGSTOP);
     let b = acquire(authority, "10m");
     a.signal(Signal::SIGCONT);
     a.finish().exits(76).says("lost");
@@ -73,12 +94,10 @@ pub fn the_lock_of_the_next_one_survives_our_late_release(authority: &impl Autho
 
 pub fn nothing_of_the_tree_runs_on_when_we_wake_up_after_the_lease(authority: &impl Authority) {
     // Ctrl-Z and a long lunch: the whole tree is stopped with nxlock, and continued only to end.
-    let mut job = Job::start(authority, &["-t", "1s", "--kill-after", "50ms"]);
-    job.running.signal(Signal::SIGTSTP);
-    eventually("nxlock is stopped", || state_of(job.running.pid()) == Some('T'));
+    let mut running = stopped(authority, TREE, Signal::SIGTSTP);
     eventually("the lease has ended", || is_free(authority));
-    job.running.signal(Signal::SIGCONT);
-    eventually("it ends", || job.running.has_ended());
-    assert_eq!(job.running.descendants(), [0; 0]);
-    job.running.finish().exits(76);
+    running.signal(Signal::SIGCONT);
+    eventually("it ends", || running.has_ended());
+    assert_eq!(running.descendants(), [0; 0]);
+    running.finish().exits(76);
 }

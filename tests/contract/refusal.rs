@@ -4,15 +4,17 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::support::Authority;
 use crate::support::turns::{Turn, each_is_served, lock_status, queue, release};
+use crate::support::{Authority, answered};
 
 pub fn who_does_not_wait_is_refused_at_once(authority: &impl Authority) {
     let holder = Turn::had(authority, &[]);
     for refusal in [&["-n"][..], &["--no-wait"], &["-w", "0"], &["-w", "0s"], &["--wait=0ms"], &["-n", "--no-queue"]] {
-        let args = ["run", "job"].iter().chain(refusal).chain(&["--", "echo", "ran"]).copied();
+        // Neither the holder's end nor that of such a time-out comes before this test has waited for too long.
+        let words = ["run", "job", "--server-timeout", "1m"];
+        let args = words.iter().chain(refusal).chain(&["--", "echo", "ran"]).copied();
         let done = authority.nxlock(args).run().exits(75).prints("").says("held by somebody else");
-        done.within(Duration::from_secs(1));
+        done.never_says("waiting for");
         let args = ["acquire", "job", "--ttl", "1m"].iter().chain(refusal).copied();
         authority.nxlock(args).run().exits(75).prints("");
     }
@@ -23,10 +25,12 @@ pub fn who_does_not_wait_is_refused_at_once(authority: &impl Authority) {
 pub fn who_waits_for_so_long_is_refused_then(authority: &impl Authority) {
     let holder = Turn::had(authority, &[]);
     for options in [&["-w", "700ms"][..], &["-w", "700ms", "--no-queue"]] {
-        let args = ["run", "job"].iter().chain(options).chain(&["--", "echo", "ran"]).copied();
-        let done = authority.nxlock(args).run().exits(75).prints("");
+        let args = ["--json", "run", "job"].iter().chain(options).chain(&["--", "echo", "ran"]).copied();
+        let done = answered(|| authority.nxlock(args.clone())).exits(75).prints("");
         assert!(done.took >= Duration::from_millis(700), "gave up after {:?}", done.took);
-        done.within(Duration::from_millis(1200)).says("waited");
+        // By its own account, as a busy machine may take long to start it; up to three times what the contract allows.
+        let document: Value = serde_json::from_str(&done.stderr).unwrap();
+        assert!((700..3600).contains(&document["waited_ms"].as_u64().unwrap()), "{document}");
     }
     holder.leaves();
 }
@@ -39,7 +43,8 @@ pub fn the_status_for_busy_can_be_chosen(authority: &impl Authority) {
         let long = format!("--conflict-exit-code={number}");
         authority.nxlock(["acquire", "job", "--ttl", "1m", "-n", &long]).run().exits(status).prints("");
     }
-    authority.nxlock(["run", "job", "-w", "700ms", "-E", "3", "--", "echo", "ran"]).run().exits(3).prints("");
+    let in_vain = answered(|| authority.nxlock(["run", "job", "-w", "700ms", "-E", "3", "--", "echo", "ran"]));
+    in_vain.exits(3).prints("").says("waited");
     holder.leaves();
     authority.nxlock(["run", "job", "-n", "-E", "3", "--", "true"]).run().exits(0);
 }
@@ -60,7 +65,8 @@ pub fn a_refusal_is_a_document_too(authority: &impl Authority) {
     let seen = lock_status(authority);
     let to_acquire = authority.nxlock(["--json", "acquire", "job", "--ttl", "1m", "-n"]).run().exits(75);
     // The stdout of `run` belongs to its command.
-    let to_run = authority.nxlock(["--json", "run", "job", "-w", "700ms", "--", "true"]).run().exits(75).prints("");
+    let to_run = answered(|| authority.nxlock(["--json", "run", "job", "-w", "700ms", "--", "true"]));
+    let to_run = to_run.exits(75).prints("");
     for document in [to_acquire.json(), serde_json::from_str(&to_run.stderr).unwrap()] {
         let told = &document["holder"];
         assert_eq!((&document["outcome"], &document["state"]), (&"held".into(), &"held".into()), "{document}");
@@ -82,7 +88,7 @@ pub fn a_refusal_tells_how_many_wait(authority: &impl Authority) {
     let acquire = ["--json", "acquire", "job", "--ttl", "1m"];
     // The caller does not count itself, even if it is in the queue.
     for options in [&["-n"][..], &["-w", "700ms"]] {
-        let refused = authority.nxlock(acquire.iter().chain(options).copied()).run().exits(75).json();
+        let refused = answered(|| authority.nxlock(acquire.iter().chain(options).copied())).exits(75).json();
         assert_eq!(refused["queue_length"], 2, "{refused}");
     }
     holder.leaves();

@@ -1,11 +1,9 @@
 //! Several locks at once: all are held, or none, and nobody waits in a circle.
 
-use std::time::Duration;
-
 use nix::sys::signal::Signal;
 
 use crate::support::turns::Turn;
-use crate::support::{Authority, Running, eventually, lasts, text_of};
+use crate::support::{Authority, Running, answered, eventually, text_of};
 
 /// Returns the state of each of these locks.
 fn states(authority: &impl Authority, names: &[&str]) -> Vec<String> {
@@ -56,8 +54,8 @@ pub fn if_one_is_held_nothing_is_taken(authority: &impl Authority) {
     let refused = authority.nxlock(words.iter().chain(&["-n", "--", "true"])).run().exits(75).prints("");
     refused.says("\"b\" is held").says("freeze").says("--break");
     assert!(are_free(authority, &["a", "job"]));
-    let refused =
-        authority.nxlock(["--json"].iter().chain(&words).chain(&["-w", "300ms", "--", "true"])).run().exits(75);
+    let in_vain = ["--json"].iter().chain(&words).chain(&["-w", "300ms", "--", "true"]);
+    let refused = answered(|| authority.nxlock(in_vain.clone())).exits(75);
     assert!(refused.stderr.contains(r#""name":"b""#), "{}", refused.both());
     assert!(are_free(authority, &["a", "job"]));
     authority.nxlock(["release", "b", &token]).run().exits(0);
@@ -65,11 +63,15 @@ pub fn if_one_is_held_nothing_is_taken(authority: &impl Authority) {
 
 pub fn the_earlier_ones_are_kept_while_a_later_one_is_waited_for(authority: &impl Authority) {
     let token = authority.nxlock(["acquire", "job", "--ttl", "10m"]).run().exits(0).token();
-    let mut waits = authority.nxlock(["run", "job", "--also", "a", "--ttl", "1s", "--", "echo", "ran"]).start();
+    let mut waits = authority.nxlock(["run", "job", "--also", "a", "--ttl", "6s", "--", "echo", "ran"]).start();
     waits.says("waiting for \"job\"");
     let id = id_of(authority, "a");
-    // Longer than the lease, which has to be renewed meanwhile.
-    lasts(Duration::from_millis(2500));
+    let left = || authority.nxlock(["status", "--json", "a"]).run().json()[0]["ttl_ms"].as_u64().expect("it is held");
+    let mut before = left();
+    eventually("its lease is renewed", || {
+        let left = left();
+        std::mem::replace(&mut before, left) < left
+    });
     assert_eq!(id_of(authority, "a"), id);
     authority.nxlock(["run", "a", "-n", "--", "true"]).run().exits(75);
     authority.nxlock(["release", "job", &token]).run().exits(0);
@@ -94,7 +96,7 @@ pub fn a_waiter_for_several_that_is_told_to_leave_leaves_nothing(authority: &imp
 pub fn one_that_is_lost_while_another_is_waited_for_ends_the_wait(authority: &impl Authority) {
     let token = authority.nxlock(["acquire", "job", "--ttl", "10m"]).run().exits(0).token();
     let mut waits =
-        authority.nxlock(["run", "job", "--also", "b", "--also", "a", "--ttl", "1s", "--", "echo", "ran"]).start();
+        authority.nxlock(["run", "job", "--also", "b", "--also", "a", "--ttl", "3s", "--", "echo", "ran"]).start();
     waits.says("waiting for \"job\"");
     breaks(authority, "b");
     waits.finish().exits(76).prints("").says("\"b\" was lost");
@@ -104,7 +106,7 @@ pub fn one_that_is_lost_while_another_is_waited_for_ends_the_wait(authority: &im
 
 pub fn the_loss_of_one_stops_the_command_and_gives_back_all(authority: &impl Authority) {
     for name in ["job", "a", "b"] {
-        let running = holding(authority, &["--also", "b", "--also", "a", "--ttl", "2s"]);
+        let running = holding(authority, &["--also", "b", "--also", "a", "--ttl", "12s"]);
         breaks(authority, name);
         running.finish().exits(76).says(&format!("\"{name}\" is lost")).says("stopping the command");
         assert!(are_free(authority, &["job", "a", "b"]));
@@ -154,7 +156,7 @@ pub fn a_script_that_ends_frees_all(authority: &impl Authority) {
 
 pub fn a_script_is_told_of_the_loss_of_one_and_has_none_then(authority: &impl Authority) {
     let script = r#"trap 'echo told; nxlock status --json job b a; exit' TERM
-        eval "$(nxlock acquire job --while-pid $$ --also b --also a --ttl 2s --export)"; echo up
+        eval "$(nxlock acquire job --while-pid $$ --also b --also a --ttl 12s --export)"; echo up
         while :; do sleep 0.05; done"#;
     let mut running = authority.sh(script, &[]).start();
     running.line("up");
@@ -180,7 +182,7 @@ pub fn within_a_run_nothing_is_waited_for_together_with_its_lock(authority: &imp
     done.says("\"job\" is already held by this script");
     assert!(are_free(authority, &["b", "job"]));
     // A run that holds another lock is in nobody's way.
-    let mut outer = authority.nxlock(["run", "outer", "-c", "nxlock run a --also job --ttl 1s -- echo ran"]).start();
+    let mut outer = authority.nxlock(["run", "outer", "-c", "nxlock run a --also job --ttl 12s -- echo ran"]).start();
     outer.says("waiting for \"a\"");
     authority.nxlock(["release", "a", &token]).run().exits(0);
     outer.finish().exits(0).prints("ran\n");
@@ -237,7 +239,7 @@ pub fn a_recorded_run_of_several_is_recorded_under_the_first(authority: &impl Au
 }
 
 pub fn asking_for_one_of_several_stops_the_command(authority: &impl Authority) {
-    let running = holding(authority, &["--also", "b", "--ttl", "2s"]);
+    let running = holding(authority, &["--also", "b", "--ttl", "12s"]);
     let asked = authority.nxlock(["release", "b", "--ask", &id_of(authority, "b"), "--wait", "20s"]).run();
     asked.exits(0).says("no longer holds \"b\"");
     running.finish().exits(143).says("asked to give up \"b\"");
@@ -246,7 +248,7 @@ pub fn asking_for_one_of_several_stops_the_command(authority: &impl Authority) {
 
 pub fn asking_for_one_that_is_not_in_use_yet_frees_all(authority: &impl Authority) {
     let token = authority.nxlock(["acquire", "job", "--ttl", "10m"]).run().exits(0).token();
-    let mut waits = authority.nxlock(["run", "job", "--also", "b", "--also", "a", "--ttl", "1s", "--", "true"]).start();
+    let mut waits = authority.nxlock(["run", "job", "--also", "b", "--also", "a", "--ttl", "3s", "--", "true"]).start();
     waits.says("waiting for \"job\"");
     let asked = authority.nxlock(["release", "b", "--ask", &id_of(authority, "b"), "--wait", "20s"]).run();
     asked.exits(0).says("no longer holds \"b\"");
@@ -256,7 +258,7 @@ pub fn asking_for_one_that_is_not_in_use_yet_frees_all(authority: &impl Authorit
 }
 
 pub fn a_newer_run_of_several_takes_over_from_an_older_one(authority: &impl Authority) {
-    let running = ["--also", "z", "--supersede=running", "--ttl", "2s"];
+    let running = ["--also", "z", "--supersede=running", "--ttl", "12s"];
     let older = holding(authority, &running);
     let words = ["run", "job"].iter().chain(&running).chain(&["--", "echo", "ran"]);
     let newer = authority.nxlock(words).run().exits(0).prints("ran\n");
@@ -268,7 +270,7 @@ pub fn a_newer_run_of_several_takes_over_from_an_older_one(authority: &impl Auth
 /// It has the one that the newer run wants, and would do what is out of date.
 pub fn a_newer_run_takes_over_from_one_that_waits_for_another_lock(authority: &impl Authority) {
     let token = authority.nxlock(["acquire", "z", "--ttl", "10m"]).run().exits(0).token();
-    let running = ["--supersede=running", "--ttl", "1s"];
+    let running = ["--supersede=running", "--ttl", "3s"];
     let words = ["run", "job", "--also", "z"].iter().chain(&running).chain(&["--", "echo", "late"]);
     let mut older = authority.nxlock(words).start();
     older.says("waiting for \"z\"");

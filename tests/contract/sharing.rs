@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::support::turns::{Turn, is_free, is_renewed, lock_status, queue, queue_is, release};
+use crate::support::turns::{Turn, is_free, lock_status, queue, queue_is, release};
 use crate::support::{Authority, Done, Running, eventually, now};
 use nix::sys::signal::Signal;
 
-/// Longer than a wake-up takes on a loaded machine, and shorter than any lease in these tests.
+/// Longer than a wake-up takes on a loaded machine, and no longer than the place of a waiter is kept that was killed.
 const SOON: Duration = Duration::from_secs(6);
 
 /// The ways to ask for a lock, and how many may hold it then.
@@ -126,11 +126,13 @@ pub fn each_has_the_lowest_slot_that_is_free(authority: &impl Authority) {
 
 pub fn a_slot_stays_the_same_for_the_whole_hold(authority: &impl Authority) {
     let first = has(authority, &["--slots", "3"]);
-    let (turn, slot) = in_slot(authority, &["--slots", "3", "-t", "3s"]);
+    let (turn, slot) = in_slot(authority, &["--slots", "3", "-t", "12s", "-v"]);
     assert_eq!(slot, "1");
     // The lower slot is free now, and not its own.
     release(authority, &first.token);
-    is_renewed(authority);
+    let renewals = || turn.running.stderr().matches("renewed for").count();
+    let before = renewals();
+    eventually("its lease is renewed", || renewals() > before);
     assert_eq!(holders(authority, "slot"), [1]);
     let token = has(authority, &["--slots", "3"]).token;
     let before = lock_status(authority)["holders"][0].clone();
@@ -153,11 +155,10 @@ pub fn when_the_least_limit_leaves_the_next_fits_at_once(authority: &impl Author
     let mut last = Turn::queued(authority, &["--slots", "5"]);
     let seen = lock_status(authority);
     assert_eq!((&seen["taken"], &seen["slots"]), (&2.into(), &2.into()), "{seen}");
-    let told = now();
+    // The end of a lease would let them in too, and later than this test waits.
     release(authority, &least.token);
     next.up();
     last.up();
-    assert!(told.elapsed() < SOON, "{:?}", told.elapsed());
     let seen = lock_status(authority);
     assert_eq!((&seen["taken"], &seen["slots"]), (&3.into(), &5.into()), "{seen}");
     next.leaves();
@@ -217,8 +218,10 @@ pub fn one_that_wants_less_is_waited_for_by_those_behind_it(authority: &impl Aut
 
 pub fn all_readers_behind_a_writer_come_in_together(authority: &impl Authority) {
     let mut writer = Turn::had(authority, &[]);
+    // A server may take long to reply to so many first connections at once.
+    let options = ["--shared", "--server-timeout", "20s"];
     let mut readers: Vec<Turn> =
-        (0..40).map(|_| Turn::of(authority.nxlock(crate::support::turns::turn(&["--shared"])))).collect();
+        (0..40).map(|_| Turn::of(authority.nxlock(crate::support::turns::turn(&options)))).collect();
     eventually("they are in the queue", || queue(authority).len() == 40);
     let last = Turn::queued(authority, &[]);
     writer.is_told();
@@ -250,30 +253,28 @@ pub fn readers_behind_a_writer_come_in_when_it_is_gone(authority: &impl Authorit
 }
 
 pub fn the_slot_of_one_that_is_killed_goes_to_the_next(authority: &impl Authority) {
-    let mut held: Vec<Turn> = (0..3).map(|_| in_slot(authority, &["--slots", "3"]).0).collect();
+    // The end of its lease would free the slot too, and later than this test waits.
+    let mut held: Vec<Turn> = (0..3).map(|_| in_slot(authority, &["--slots", "3", "-t", "10m"]).0).collect();
     let script = "echo \"up $NXLOCK_SLOT\"; read x; exit 0";
     let mut next = Turn::of(authority.nxlock(["run", "job", "--slots", "3", "-c", script])).once_queued(authority);
     let mut killed = held.remove(1);
-    let told = now();
     is_killed(&mut killed.running);
     assert_eq!(next.up(), "1");
-    assert!(told.elapsed() < SOON, "{:?}", told.elapsed());
     assert_eq!(holders(authority, "slot"), [0, 1, 2]);
     next.leaves();
     held.into_iter().for_each(Turn::leaves);
 }
 
 pub fn breaking_one_share_leaves_the_others_alone(authority: &impl Authority) {
-    let mut held: Vec<Turn> = (0..3).map(|_| in_slot(authority, &["--slots", "3", "-t", "6s"]).0).collect();
+    // The end of the lease would free the slot too, and later than this test waits.
+    let mut held: Vec<Turn> = (0..3).map(|_| in_slot(authority, &["--slots", "3", "-t", "10m"]).0).collect();
     let mut next = Turn::queued(authority, &["--slots", "3"]);
     let ids = holders(authority, "id");
     let pids = holders(authority, "pid");
     assert_eq!(pids, held.iter().map(Turn::pid).collect::<Vec<_>>());
     let broken = ids[1].as_str().unwrap();
-    let told = now();
     authority.nxlock(["release", "job", "--break", broken]).run().exits(0).says("broke \"job\"");
     next.up();
-    assert!(told.elapsed() < SOON, "{:?}", told.elapsed());
     authority.nxlock(["release", "job", "--break", broken]).run().exits(76);
     held.remove(1).finish().exits(76).says("lost");
     let left = holders(authority, "pid");
@@ -312,22 +313,22 @@ pub fn each_share_ends_with_its_own_lease(authority: &impl Authority) {
     let long = has(authority, &["--slots", "2"]);
     let words = ["acquire", "job", "--slots", "2", "--ttl", "5s"];
     let short = authority.nxlock(words).run().exits(0).token();
-    let told = now();
-    let mut next = Turn::queued(authority, &["--slots", "2"]);
+    // The other lease ends later than this test waits.
+    let mut next = Turn::of(authority.nxlock(crate::support::turns::turn(&["--slots", "2"])));
     next.up();
-    assert!(told.elapsed() < SOON, "{:?}", told.elapsed());
     assert_eq!(holders(authority, "slot"), [0, 1]);
     authority.nxlock(["renew", "job", &short, "--ttl", "1m"]).run().exits(76);
     next.leaves();
     release(authority, &long.token);
     // A writer waits for the longest.
+    let began = now();
     for ttl in ["5s", "300ms"] {
         authority.nxlock(["acquire", "job", "--shared", "--ttl", ttl]).run().exits(0);
     }
-    let told = now();
-    let mut writer = Turn::queued(authority, &[]);
+    let mut writer = Turn::of(authority.nxlock(crate::support::turns::turn(&[])));
     writer.up();
-    assert!(told.elapsed() < SOON, "{:?}", told.elapsed());
+    // Less one per cent: no clock is exact.
+    assert!(began.elapsed() >= Duration::from_millis(4950), "{:?}", began.elapsed());
     writer.leaves();
     // At a server, the next share removes what is left of those that nobody gave back.
     let next = has(authority, &["--shared"]);

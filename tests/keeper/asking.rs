@@ -4,9 +4,9 @@ use std::fs::File;
 
 use serde_json::Value;
 
-use super::{Asked, Bystander};
+use super::{Asked, Bystander, renews_at_once};
 use crate::support::turns::{Turn, is_free};
-use crate::support::{Authority, Redis, User, eventually, is_alive, we_are_root};
+use crate::support::{Authority, Redis, User, answered, eventually, is_alive, we_are_root};
 
 #[test]
 fn who_cannot_be_watched_is_a_usage_error() {
@@ -70,12 +70,13 @@ fn what_is_said_when_it_is_not_granted_is_what_is_always_said() {
     let holder = Turn::had(&redis, &[]);
     let asks = |more: &[&str]| {
         let words = ["acquire", "job", "--while-pid"].into_iter().map(str::to_owned).chain([bystander.pid()]);
-        redis.nxlock(words.chain(more.iter().map(ToString::to_string))).run().prints("")
+        redis.nxlock(words.chain(more.iter().map(ToString::to_string)))
     };
-    asks(&["-n"]).exits(75).says("is held by");
-    asks(&["--wait", "100ms", "-E", "3"]).exits(3).says("waited");
-    asks(&["-s", "unix:///no/such/socket", "--server-timeout", "100ms"]).exits(69).says("/no/such/socket");
-    asks(&["-s", "nonsense"]).exits(78);
+    asks(&["-n"]).run().prints("").exits(75).says("is held by");
+    answered(|| asks(&["--wait", "100ms", "-E", "3"])).prints("").exits(3).says("waited");
+    let unreachable = asks(&["-s", "unix:///no/such/socket", "--server-timeout", "100ms"]).run().prints("");
+    unreachable.exits(69).says("/no/such/socket");
+    asks(&["-s", "nonsense"]).run().prints("").exits(78);
     holder.leaves();
 }
 
@@ -110,9 +111,9 @@ fn a_reader_that_hangs_does_not_cost_the_lease_and_its_end_gives_the_lock_back()
     while nix::unistd::write(&filler, &[0; 4096]).is_ok() {}
     nix::fcntl::fcntl(&filler, nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::empty())).unwrap();
     let asks =
-        redis.nxlock(["acquire", "job", "--while-pid", &bystander.pid(), "--ttl", "3s"]).stdout_to(writer).start();
+        redis.nxlock(["acquire", "job", "--while-pid", &bystander.pid(), "--ttl", "1h"]).stdout_to(writer).start();
     eventually("it is granted", || redis.exists("lock:job"));
-    crate::support::turns::is_renewed(&redis);
+    renews_at_once(&redis);
     asks.signal(nix::sys::signal::Signal::SIGTERM);
     asks.finish().dies_of(nix::sys::signal::Signal::SIGTERM);
     eventually("it is given back", || is_free(&redis));

@@ -88,11 +88,13 @@ fn a_local_lock_is_free_at_once_when_script_and_keeper_are_killed() {
 #[test]
 fn a_server_s_lock_ends_with_its_lease_when_script_and_keeper_are_killed() {
     let redis = Redis::start();
-    let script = Script::holding(&redis, "--ttl 3s");
+    let script = Script::holding(&redis, LONG);
     script.signal_keeper(Signal::SIGKILL);
     script.running.signal(Signal::SIGKILL);
     script.keeper_ends();
     assert!(redis.pttl("lock:job") > 0);
+    // Nobody renews it.
+    redis.ask::<()>(&["PEXPIRE", "lock:job", "1000"]);
     eventually("it ends", || !redis.exists("lock:job"));
 }
 

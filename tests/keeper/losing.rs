@@ -4,18 +4,18 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
-use super::{Asked, Bystander, LONG, Script};
-use crate::support::turns::{Turn, break_it, holder_id, is_free, is_renewed, release};
+use super::{Asked, Bystander, LONG, Script, renews_at_once};
+use crate::support::turns::{Turn, break_it, holder_id, is_free, release};
 use crate::support::{
     Authority, Fate, Five, Local, Nxlock, Proxy, Redis, eventually, is_alive, lasts, may_unshare, now, program,
-    state_of, wall,
+    state_of, text_of, wall,
 };
 
 #[test]
 fn a_script_is_told_by_the_signal_of_its_choice() {
     let redis = Redis::start();
     for (options, word) in [("", "lost"), ("--lost-signal USR1", "lost by USR1"), ("--lost-signal sigterm", "lost")] {
-        let mut script = Script::holding(&redis, &format!("--ttl 3s {options}"));
+        let mut script = Script::holding(&redis, &format!("{LONG} {options}"));
         redis.delete("lock:job");
         script.is_told(word);
         script.keeper_ends();
@@ -25,7 +25,7 @@ fn a_script_is_told_by_the_signal_of_its_choice() {
 #[test]
 fn a_script_that_does_not_trap_it_ends_by_the_signal() {
     let redis = Redis::start();
-    let script = r#"eval "$(nxlock acquire job --while-pid $$ --ttl 3s --export || echo exit $?)"; echo up; sleep 600"#;
+    let script = r#"eval "$(nxlock acquire job --while-pid $$ --ttl 1h --export || echo exit $?)"; echo up; sleep 600"#;
     let mut running = redis.sh(script, &[]).start();
     running.line("up");
     redis.put("lock:job", b"another's", Some(600_000));
@@ -36,7 +36,7 @@ fn a_script_that_does_not_trap_it_ends_by_the_signal() {
 #[test]
 fn a_script_that_wants_no_signal_gets_none() {
     let redis = Redis::start();
-    let script = Script::holding(&redis, "--ttl 3s --lost-signal none");
+    let script = Script::holding(&redis, &format!("{LONG} --lost-signal none"));
     redis.delete("lock:job");
     script.keeper_ends();
     script.goes_on_to("");
@@ -53,7 +53,7 @@ fn is_asked(authority: &impl Authority) {
 
 fn has_its_lock_until_it_ends(authority: &impl Authority) {
     let script = r#"trap 'echo told; while ! [ -e "$GO" ]; do sleep 0.02; done; exit 3' TERM
-        eval "$(nxlock acquire job --while-pid $$ --ttl 3s --export || echo exit $?)"; echo up; while :; do sleep 0.05; done"#;
+        eval "$(nxlock acquire job --while-pid $$ --ttl 1h --export || echo exit $?)"; echo up; while :; do sleep 0.05; done"#;
     let go = authority.directory().join("go");
     let mut running = authority.sh(script, &[]).env("GO", &go).start();
     running.line("up");
@@ -78,7 +78,7 @@ fn a_script_that_is_asked_for_its_lock_is_told_and_has_it_until_it_ends() {
 #[test]
 fn a_script_that_goes_on_after_it_was_asked_has_its_lock_for_ten_seconds() {
     let redis = Redis::start();
-    let mut script = Script::holding(&redis, "--ttl 3s");
+    let mut script = Script::holding(&redis, LONG);
     let began = now();
     is_asked(&redis);
     let took = began.elapsed();
@@ -91,7 +91,7 @@ fn a_script_that_goes_on_after_it_was_asked_has_its_lock_for_ten_seconds() {
 fn a_script_that_gives_its_lock_back_when_it_is_asked_is_told_once() {
     let redis = Redis::start();
     let script = r#"trap 'echo told; nxlock release job || echo "not released"' USR1
-        eval "$(nxlock acquire job --while-pid $$ --ttl 3s --lost-signal USR1 --export || echo exit $?)"
+        eval "$(nxlock acquire job --while-pid $$ --ttl 1h --lost-signal USR1 --export || echo exit $?)"
         echo up; while [ -z "$NO" ]; do sleep 0.05; [ -e "$GO" ] && exit; done"#;
     let go = redis.directory().join("go");
     let mut running = redis.sh(script, &[]).env("GO", &go).start();
@@ -105,7 +105,7 @@ fn a_script_that_gives_its_lock_back_when_it_is_asked_is_told_once() {
 #[test]
 fn a_script_that_wants_no_signal_cannot_be_asked() {
     let redis = Redis::start();
-    let script = Script::holding(&redis, "--ttl 3s --lost-signal none");
+    let script = Script::holding(&redis, &format!("{LONG} --lost-signal none"));
     redis.nxlock(["release", "job", "--ask", &holder_id(&redis)]).run().exits(75).says("cannot be asked");
     script.goes_on_to("");
     script.keeper_ends();
@@ -113,7 +113,7 @@ fn a_script_that_wants_no_signal_cannot_be_asked() {
 }
 
 fn is_told_of_a_lock_that_was_broken(authority: &impl Authority) {
-    let mut script = Script::holding(authority, "--ttl 3s");
+    let mut script = Script::holding(authority, LONG);
     break_it(authority);
     script.is_told("lost");
     script.keeper_ends();
@@ -157,6 +157,7 @@ fn a_lock_that_is_renewed_after_all_is_kept_on() {
 fn a_server_that_hangs_for_a_while_costs_nothing() {
     let redis = Redis::start();
     let script = Script::holding(&redis, "--ttl 10s");
+    renews_at_once(&redis);
     redis.hang();
     lasts(Duration::from_millis(4_500));
     redis.resume();
@@ -178,11 +179,13 @@ fn a_script_is_told_that_a_server_has_forgotten_its_lock() {
 /// The scheduling of two processes alone decides what the keeper sees, so the test is repeated.
 fn is_not_told_of_its_own_release(authority: &impl Authority, times: u32) {
     for _ in 0..times {
-        let script = Script::holding(authority, "--ttl 3s");
-        is_renewed(authority);
+        let events = authority.directory().join("events");
+        let _ = std::fs::remove_file(&events);
+        let script = Script::holding(authority, &format!("--ttl 7s --events {}", events.display()));
+        eventually("it has renewed", || text_of(&events).contains("\"renewed\""));
         let mut next = Turn::waiting(authority, &[]);
         // The script continues for longer than one renewal interval.
-        script.goes_on_to("nxlock release job; sleep 1.5");
+        script.goes_on_to("nxlock release job; sleep 2.5");
         next.up();
         script.keeper_ends();
         script.ends_untold();
@@ -215,7 +218,7 @@ fn anybody_with_the_token_may_release_it_here() {
 #[test]
 fn a_keeper_that_is_stopped_does_not_hold_up_a_release_nor_take_it_for_a_loss() {
     let redis = Redis::start();
-    let mut script = Script::holding(&redis, "--ttl 2s");
+    let mut script = Script::holding(&redis, "--ttl 3s");
     script.signal_keeper(Signal::SIGSTOP);
     eventually("it is stopped", || state_of(script.keeper) == Some('T'));
     script.goes_on_to(
@@ -224,7 +227,7 @@ fn a_keeper_that_is_stopped_does_not_hold_up_a_release_nor_take_it_for_a_loss() 
     script.running.line("released");
     assert!(is_free(&redis));
     let next = Turn::had(&redis, &[]);
-    // For longer than the keeper's lease.
+    // With the second for which a release waits for a keeper, longer than the keeper's lease.
     lasts(Duration::from_secs(2));
     script.signal_keeper(Signal::SIGCONT);
     script.keeper_ends();
@@ -259,7 +262,7 @@ fn a_release_from_where_the_keeper_cannot_be_found_is_a_loss() {
         return;
     }
     let redis = Redis::start();
-    let mut script = Script::holding(&redis, "--ttl 3s");
+    let mut script = Script::holding(&redis, LONG);
     let token = redis.value("lock:job").unwrap();
     let call = Nxlock::by("unshare", ["--net", program(), "release", "job", &token]);
     redis.lead(call).run().exits(0);
@@ -270,7 +273,7 @@ fn a_release_from_where_the_keeper_cannot_be_found_is_a_loss() {
 #[test]
 fn a_lock_with_a_number_for_its_token_is_kept_and_released_too() {
     let redis = Redis::start();
-    let script = Script::holding(&redis, "--setnx-compat --ttl 3s");
+    let script = Script::holding(&redis, &format!("--setnx-compat {LONG}"));
     redis.sees_a_renewal("lock:job");
     script.goes_on_to("nxlock release job");
     script.keeper_ends();

@@ -1,6 +1,6 @@
 use serde_json::Value;
 
-use super::{Asked, Bystander, Script};
+use super::{Asked, Bystander, LONG, Script};
 use crate::support::turns::Turn;
 use crate::support::{Authority, Redis, eventually, text_of};
 
@@ -23,7 +23,7 @@ fn the_keeper_tells_what_becomes_of_the_lock_into_a_file_or_a_descriptor_of_its_
     let file = |redis: &Redis| redis.directory().join("events").display().to_string();
     for options in ["--events FILE", "--events 7 7>>FILE", "--events 2 2>>FILE"] {
         let redis = Redis::start();
-        let script = Script::holding(&redis, &format!("--ttl 3s {}", options.replace("FILE", &file(&redis))));
+        let script = Script::holding(&redis, &format!("{LONG} {}", options.replace("FILE", &file(&redis))));
         eventually("it tells that it has renewed", || told(&redis).contains(&"renewed".to_owned()));
         script.goes_on_to("");
         script.keeper_ends();
@@ -35,7 +35,7 @@ fn the_keeper_tells_what_becomes_of_the_lock_into_a_file_or_a_descriptor_of_its_
 #[test]
 fn a_loss_is_an_event_and_a_release_by_the_owner_is_a_release() {
     let redis = Redis::start();
-    let options = format!("--events {} --ttl 3s", redis.directory().join("events").display());
+    let options = format!("--events {} {LONG}", redis.directory().join("events").display());
     let script = Script::holding(&redis, &options);
     script.goes_on_to("nxlock release job");
     script.keeper_ends();

@@ -9,7 +9,8 @@ use std::path::Path;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use super::Patient;
+use super::{Patient, as_long_as_it_goes_on};
+use crate::support::turns::{acquire, release};
 use crate::support::{Authority, Local, children_of, eventually, eventually_some, is_alive, text_of, wall};
 
 const CALLERS: usize = 100;
@@ -103,11 +104,15 @@ fn a_hundred_at_once_of_which_some_are_killed_lose_no_update() {
     fs::write(&counter, "0        \n").unwrap();
     let seed = u64::try_from(wall().duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos()).unwrap() | 1;
     let mut chance = Chance(seed);
+    // Until all have come, nobody gets so far that it leaves again.
+    let token = acquire(&local, "1h");
     let crowd = local.sh(CROWD, &[INCREMENT]).env("COUNTER", &counter).env("LOG", &log);
     let mut crowd = crowd.env("CALLERS", CALLERS.to_string()).env("TIMES", TIMES.to_string()).start();
-    eventually("they have come", || children_of(crowd.pid()).len() == CALLERS && !text_of(&log).is_empty());
-
+    eventually("they have come", || children_of(crowd.pid()).len() == CALLERS);
     let callers = children_of(crowd.pid());
+    release(&local, &token);
+    eventually("the first is at work", || !text_of(&log).is_empty());
+
     let mut killed = HashSet::new();
     let (mut holders, mut others) = (0, 0);
     while !crowd.has_ended() {
@@ -128,7 +133,7 @@ fn a_hundred_at_once_of_which_some_are_killed_lose_no_update() {
         }
         let length = || fs::metadata(&log).unwrap().len();
         let seen = length() + u64::try_from(chance.below(1000)).unwrap();
-        eventually("others have had their turn", || crowd.has_ended() || length() > seen);
+        as_long_as_it_goes_on(&log, || crowd.has_ended() || length() > seen);
     }
     crowd.finish().exits(0).prints("");
 

@@ -1,13 +1,14 @@
 //! Holders and waiters that are killed: the kernel reports it at once, whatever their ttl.
 
+use std::fs;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
-use super::{is_killed, pid_is_killed, refused_to_run, takes_less_than};
-use crate::support::record::state;
+use super::{granted_after, is_frozen, is_killed, pid_is_killed, refused_to_run, takes_less_than};
+use crate::support::record::{field, state};
 use crate::support::turns::{Turn, acquire, break_it, is_free, lock_status, queue_is, release, turn};
-use crate::support::{Authority, Local, Running, eventually, eventually_some, is_alive, name_of, now, parent_of};
+use crate::support::{Authority, Local, Running, eventually, eventually_some, is_alive, name_of, parent_of, wall};
 
 /// Longer than any time-out in these tests.
 const LONG: [&str; 2] = ["--ttl", "1h"];
@@ -28,14 +29,14 @@ fn who_waits_is_woken_when_the_holder_is_killed() {
         let mut holder = Turn::had(&local, &LONG);
         let mut next = Turn::queued(&local, &LONG);
         let mut last = Turn::queued(&local, &LONG);
-        let told = now();
+        let told = wall();
         is_killed(&mut holder.running);
-        next.up();
+        let first = granted_after(told, &mut next);
+        let told = wall();
         is_killed(&mut next.running);
-        last.up();
-        let took = told.elapsed();
+        let second = granted_after(told, &mut last);
         last.leaves();
-        took
+        first + second
     });
 }
 
@@ -117,25 +118,29 @@ fn command_of(holder: &Running) -> i32 {
 #[test]
 fn one_that_is_killed_while_the_lock_is_put_aside_for_it_costs_no_grace() {
     let local = Local::start();
+    // Returns whose the lock is, or for whom it is put aside, and since when, in µs: the fence is that time.
+    let grant = || {
+        let record = fs::read(local.file("lock")).unwrap();
+        let pid: i32 = field(&record, "holder", "token").split(':').nth(3).unwrap().parse().unwrap();
+        (pid, field(&record, "holder", "fence").parse::<u64>().unwrap())
+    };
     // The grace is one second. On a machine too slow to observe the reservation, it has passed.
     takes_less_than(Duration::from_millis(950), "the one behind has it", || {
-        let holder = Turn::had(&local, &[]);
+        let mut holder = Turn::had(&local, &[]);
         let mut called = Turn::queued(&local, &[]);
         let mut next = Turn::queued(&local, &[]);
-        called.freeze();
-        let told = now();
-        holder.leaves();
-        let holder = || lock_status(&local)["holder"]["pid"].as_i64().unwrap_or_default();
-        let is_seen = eventually_some("it is reserved, or has been", || match holder() {
-            pid if pid == i64::from(called.pid()) => Some(true),
-            pid if pid == i64::from(next.pid()) => Some(false),
+        is_frozen(&local, called.pid());
+        holder.is_told();
+        let reserved = eventually_some("it is reserved, or has been", || match grant() {
+            (pid, since) if pid == called.pid() => Some(Some(since)),
+            (pid, _) if pid == next.pid() => Some(None),
             _ => None,
         });
         is_killed(&mut called.running);
-        next.up();
-        let took = told.elapsed();
+        let granted: u64 = next.up().parse().unwrap();
+        holder.leaves();
         next.leaves();
-        if is_seen { took } else { Duration::MAX }
+        reserved.map_or(Duration::MAX, |since| Duration::from_micros(granted - since))
     });
 }
 

@@ -7,8 +7,8 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
-use super::{is_killed, nxlock_of, pid_is_killed, refused_to_run};
-use crate::support::turns::{Turn, acquire, is_renewed, lease_left, queue_is, release, turn};
+use super::{is_killed, is_renewed_when_called, nxlock_of, pid_is_killed, refused_to_run};
+use crate::support::turns::{Turn, acquire, lease_left, queue_is, release, turn};
 use crate::support::{Authority, Local, Nxlock, User, is_alive, may_unshare, program, we_are_root};
 
 /// The command that starts a call in a namespace of its own.
@@ -46,23 +46,23 @@ fn had_within(local: &Local, space: &Space, options: &[&str]) -> (Turn, i32) {
 /// First the holder is within the namespace, then the caller.
 fn living_holders_are_not_taken_for_dead(space: &Space) {
     let local = Local::start();
-    let (holder, _) = had_within(&local, space, &["--ttl", "3s"]);
-    // Without renewals its lease would expire.
-    is_renewed(&local);
+    let is_renewed = || is_renewed_when_called(&local.file("lock"));
+    let (holder, _) = had_within(&local, space, &["--ttl", "12s"]);
+    is_renewed();
     local.nxlock(refused_to_run(&["-n"])).run().exits(75).prints("");
-    let waiter = Turn::queued(&local, &["--ttl", "3s"]);
-    is_renewed(&local);
+    let waiter = Turn::queued(&local, &["--ttl", "12s"]);
+    is_renewed();
     queue_is(&local, &[waiter.pid()]);
     assert!(!waiter.is_up());
     holder.leaves();
     // Now the reverse.
     let mut holder = waiter;
     holder.up();
-    is_renewed(&local);
+    is_renewed();
     within(space, local.nxlock(refused_to_run(&["-n"]))).run().exits(75).prints("");
     let mut waiter = Turn::of(within(space, local.nxlock(turn(&[]))));
     waiter.running.says("waiting for");
-    is_renewed(&local);
+    is_renewed();
     assert!(!waiter.is_up());
     holder.leaves();
     waiter.up();

@@ -1,18 +1,16 @@
 //! Runs of which nxlock and its guard are killed at once, while processes that the command has started live: the kernel
 //! keeps the lock for these, as with flock(1).
 
-use std::fs;
+use std::fs::{self, File};
 use std::time::Duration;
 
 use nix::time::{ClockId, clock_gettime};
 use serde_json::{Value, json};
 
-use super::{pid_is_killed, refused_to_run, takes_less_than};
-use crate::support::record::state;
+use super::{granted_after, is_frozen, pid_is_killed, refused_to_run, takes_less_than};
+use crate::support::record::{state, with};
 use crate::support::turns::{Turn, break_it, is_free, lock_status, process};
-use crate::support::{
-    Authority, Local, Running, eventually, freeze, is_alive, name_of, now, parent_of, state_of, wall,
-};
+use crate::support::{Authority, Local, Running, eventually, freeze, is_alive, name_of, parent_of, state_of, wall};
 
 /// A command with a child in a session of its own, which neither reads stdin nor holds stdout for nxlock.
 const LEAVES: &str = "( setsid sh -c 'echo left $$; exec sleep 300' & ); echo pid $$; exec sleep 300";
@@ -40,6 +38,20 @@ fn orphaned(local: &Local, options: &[&str]) -> (Running, i32) {
     (running, left)
 }
 
+/// Has all leases in the lock's files end in half a second, as if they had been short. A short one could end, on a busy
+/// machine, while its nxlock is still to hold the lock. Nobody may renew them any more.
+fn leases_end_soon(local: &Local) {
+    let path = local.file("lock");
+    let record = File::open(&path).unwrap();
+    // Locked, so that a waiter does not read a half-written record.
+    record.lock().unwrap();
+    let end = Duration::from(clock_gettime(ClockId::CLOCK_BOOTTIME).unwrap()) + Duration::from_millis(500);
+    let end = end.as_millis().to_string();
+    fs::write(&path, with(&fs::read(&path).unwrap(), &[("holder", "until_ms", &end)])).unwrap();
+    // Wakes the first waiter, which then knows the new end.
+    record.set_modified(wall()).unwrap();
+}
+
 /// Waits until a lease in the lock's files has ended: `status` tells of none that nobody renews any more.
 #[track_caller]
 fn a_lease_has_ended(local: &Local) {
@@ -51,9 +63,12 @@ fn a_lease_has_ended(local: &Local) {
 }
 
 /// Asserts that a lock of which one share is orphaned is not granted before the last process of its command has ended,
-/// though the lease has.
-fn is_kept(local: &Local, options: &[&str], others: &[&str]) {
-    let (_running, left) = orphaned(local, &[options, &["--ttl", "3s"]].concat());
+/// though the lease has. Another may have a share that is not.
+fn is_kept(options: &[&str], another: Option<&[&str]>, others: &[&str]) {
+    let local = &Local::start();
+    let (_running, left) = orphaned(local, &[options, &["--ttl", "1h"]].concat());
+    leases_end_soon(local);
+    let another = another.map(|options| Turn::had(local, options));
     let mut waiter = Turn::queued(local, others);
     let leases = || {
         let status = lock_status(local);
@@ -70,24 +85,22 @@ fn is_kept(local: &Local, options: &[&str], others: &[&str]) {
     pid_is_killed(left);
     waiter.up();
     waiter.leaves();
+    another.into_iter().for_each(Turn::leaves);
 }
 
 #[test]
 fn a_lock_is_kept_while_a_process_of_its_command_lives() {
-    is_kept(&Local::start(), &[], &[]);
+    is_kept(&[], None, &[]);
 }
 
 #[test]
 fn a_shared_lock_is_kept_while_a_process_of_its_command_lives() {
-    is_kept(&Local::start(), &["--shared"], &[]);
+    is_kept(&["--shared"], None, &[]);
 }
 
 #[test]
 fn a_slot_is_kept_while_a_process_of_its_command_lives() {
-    let local = Local::start();
-    let other = Turn::had(&local, &["--slots", "2", "--ttl", "1h"]);
-    is_kept(&local, &["--slots", "2"], &["--slots", "2"]);
-    other.leaves();
+    is_kept(&["--slots", "2"], Some(&["--slots", "2", "--ttl", "1h"]), &["--slots", "2"]);
 }
 
 #[test]
@@ -97,10 +110,9 @@ fn who_waits_is_woken_by_the_end_of_the_last_process() {
         takes_less_than(Duration::from_secs(1), "the next one has it", || {
             let (_running, left) = orphaned(&local, options);
             let mut waiter = Turn::queued(&local, &[]);
-            let told = now();
+            let told = wall();
             pid_is_killed(left);
-            waiter.up();
-            let took = told.elapsed();
+            let took = granted_after(told, &mut waiter);
             waiter.leaves();
             took
         });
@@ -111,12 +123,13 @@ fn who_waits_is_woken_by_the_end_of_the_last_process() {
 fn a_waiter_that_was_there_before_both_were_killed_waits_for_the_rest() {
     for options in [&[][..], &["--shared"]] {
         let local = Local::start();
-        let words = ["run", "job", "--ttl", "3s"].iter().chain(options).chain(&["-c", LEAVES]).copied();
+        let words = ["run", "job", "--ttl", "1h"].iter().chain(options).chain(&["-c", LEAVES]).copied();
         let mut running = local.nxlock(words).start();
         let command: i32 = running.line("pid ").parse().unwrap();
         let left: i32 = running.line("left ").parse().unwrap();
         let mut waiter = Turn::queued(&local, &[]);
         both_are_killed(running.pid(), parent_of(command));
+        leases_end_soon(&local);
         let status = || lock_status(&local);
         let is_over = || status()["ttl_ms"].is_null();
         a_lease_has_ended(&local);
@@ -131,7 +144,8 @@ fn a_waiter_that_was_there_before_both_were_killed_waits_for_the_rest() {
 #[test]
 fn a_lock_that_processes_keep_can_be_broken() {
     let local = Local::start();
-    let (_running, left) = orphaned(&local, &["--ttl", "1s"]);
+    let (_running, left) = orphaned(&local, &["--ttl", "1h"]);
+    leases_end_soon(&local);
     a_lease_has_ended(&local);
     eventually("its lease has ended", || lock_status(&local)["ttl_ms"].is_null());
     local.nxlock(["status", "job"]).run().exits(0);
@@ -209,7 +223,7 @@ fn an_asker_stops_waiting_when_nobody_is_left_to_hear_it() {
     let left: i32 = running.line("left ").parse().unwrap();
     let guard = parent_of(command);
     // It does not find the request.
-    freeze(running.pid());
+    is_frozen(&local, running.pid());
     let id = holders(&local, running.pid())[0]["id"].as_str().unwrap().to_owned();
     let mut asker = local.nxlock(["release", "job", "--ask", &id, "--wait", "1h", "-v"]).start();
     asker.says("waiting");
@@ -300,7 +314,8 @@ fn of_several_holders_only_the_orphaned_one_cannot_be_asked() {
 fn a_name_stays_locked_for_a_while_though_both_were_killed_and_all_processes_have_ended() {
     for options in [&[][..], &["--shared"], &["--slots", "2"]] {
         let local = Local::start();
-        let (running, left) = orphaned(&local, &[options, &["--ttl", "1s", "--at-least", "7d"]].concat());
+        let (running, left) = orphaned(&local, &[options, &["--ttl", "1h", "--at-least", "7d"]].concat());
+        leases_end_soon(&local);
         a_lease_has_ended(&local);
         pid_is_killed(left);
         // Nobody has written to its files for two days, and then the files of another lock are created.
@@ -343,13 +358,14 @@ fn a_waiter_has_the_lock_when_the_while_is_over_for_which_nobody_is_left_to_keep
 fn a_holder_that_is_only_stopped_is_not_gone() {
     for options in [&[][..], &["--shared"], &["--slots", "2"]] {
         let local = Local::start();
-        let words = ["run", "job", "--ttl", "2s"].iter().chain(options).chain(&["-c", LEAVES]).copied();
+        let words = ["run", "job", "--ttl", "1h"].iter().chain(options).chain(&["-c", LEAVES]).copied();
         let mut running = local.nxlock(words).start();
         let command: i32 = running.line("pid ").parse().unwrap();
         let left: i32 = running.line("left ").parse().unwrap();
         let guard = parent_of(command);
-        freeze(running.pid());
+        is_frozen(&local, running.pid());
         freeze(guard);
+        leases_end_soon(&local);
         a_lease_has_ended(&local);
         assert!(lock_status(&local)["ttl_ms"].is_null());
         assert_eq!(holders(&local, running.pid())[0]["may_be_asked"], true);

@@ -3,16 +3,17 @@
 use std::fs;
 use std::time::Duration;
 
-use crate::support::turns::{Turn, acquire, is_renewed, queue, release};
+use super::is_renewed_when_called;
+use crate::support::turns::{Turn, acquire, queue, release};
 use crate::support::{Authority, Job, Local, eventually, wall};
 
 #[test]
 fn a_record_that_is_removed_is_a_loss_and_the_tree_is_stopped_in_time() {
     let local = Local::start();
-    let mut job = Job::start(&local, &["--ttl", "3s", "--kill-after", "200ms"]);
-    is_renewed(&local);
+    let mut job = Job::start(&local, &["--ttl", "12s", "--kill-after", "200ms"]);
+    is_renewed_when_called(&local.file("lock"));
     fs::remove_file(local.file("lock")).unwrap();
-    let end = wall() + Duration::from_secs(3);
+    let end = wall() + Duration::from_secs(12);
     eventually("it ends", || job.running.has_ended());
     job.is_gone_before(end);
     job.running.finish().exits(76).says("lost");
@@ -21,7 +22,7 @@ fn a_record_that_is_removed_is_a_loss_and_the_tree_is_stopped_in_time() {
 #[test]
 fn a_record_that_was_removed_and_made_anew_is_the_next_ones() {
     let local = Local::start();
-    let holder = Turn::had(&local, &["--ttl", "3s"]);
+    let holder = Turn::had(&local, &["--ttl", "1h"]);
     fs::remove_file(local.file("lock")).unwrap();
     let token = acquire(&local, "1h");
     holder.running.finish().exits(76).says("lost");
@@ -41,7 +42,7 @@ fn a_token_of_a_record_that_was_removed_is_nobodys() {
 #[test]
 fn who_waits_is_served_when_the_record_is_removed() {
     let local = Local::start();
-    let holder = Turn::had(&local, &["--ttl", "3s"]);
+    let holder = Turn::had(&local, &["--ttl", "1h"]);
     let mut waiter = Turn::queued(&local, &[]);
     fs::remove_file(local.file("lock")).unwrap();
     waiter.up();
@@ -66,7 +67,7 @@ fn who_stood_in_a_line_that_is_removed_stands_in_a_new_one() {
 #[test]
 fn who_waits_is_served_when_the_whole_directory_is_removed() {
     let local = Local::start();
-    let holder = Turn::had(&local, &["--ttl", "3s"]);
+    let holder = Turn::had(&local, &["--ttl", "1h"]);
     let mut waiters = [Turn::queued(&local, &[]), Turn::queued(&local, &[])];
     // At once: otherwise a waiter may get the lock meanwhile, in a file that is removed next.
     let removed = local.locks().with_extension("removed");

@@ -3,8 +3,8 @@
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
 
-use super::refused_to_run;
-use crate::support::turns::{Turn, acquire, is_renewed, release, turn};
+use super::{is_renewed_when_called, refused_to_run};
+use crate::support::turns::{Turn, acquire, release, turn};
 use crate::support::{Authority, Mounted, may_unshare, we_are_root};
 
 fn may_mount() -> bool {
@@ -24,7 +24,7 @@ fn on_a_full_disk_who_waits_is_served_although_it_cannot_stand_in_line() {
         return;
     }
     let mounted = Mounted::start();
-    let mut holder = Turn::had(&mounted, &["--ttl", "3s"]);
+    let mut holder = Turn::had(&mounted, &["--ttl", "1h"]);
     fill(&mounted);
     // There is room for a few.
     let reason = "w".repeat(200);
@@ -33,7 +33,7 @@ fn on_a_full_disk_who_waits_is_served_although_it_cannot_stand_in_line() {
     waiter.running.says("lock:job.lock: no space left on device");
     waiters.push(waiter);
     // A held lock is renewed, shown and released without more room.
-    is_renewed(&mounted);
+    is_renewed_when_called(&mounted.path().join("lock:job.lock"));
     mounted.nxlock(refused_to_run(&["-n"])).run().exits(75).prints("");
     assert!(!waiters.iter().any(Turn::is_up));
     holder.is_told();

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc;
@@ -11,10 +11,10 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
-use super::{is_killed, refused_to_run, takes_less_than};
+use super::{granted_after, is_frozen, is_killed, refused_to_run, takes_less_than};
 use crate::support::record::{field, lines, state, with};
-use crate::support::turns::{Turn, is_free, lock_status, queue, queue_is, release};
-use crate::support::{Authority, Local, Running, eventually, is_alive, now, state_of, text_of, wall};
+use crate::support::turns::{Turn, is_free, lock_status, next_holder, queue, queue_is, release};
+use crate::support::{Authority, Local, Running, eventually, is_alive, state_of, text_of, wall};
 
 const LONG: [&str; 2] = ["--ttl", "1h"];
 /// The reason of a share that no process keeps.
@@ -65,9 +65,8 @@ fn the_kernel_tells_the_end_of_a_share() {
             let gone = if alone { 0..3 } else { 1..2 };
             held.drain(gone).for_each(|mut turn| is_killed_with_all(&mut turn.running));
             // It may have the lock by now: the test needs a while to see that all are dead.
-            let told = now();
-            next.up();
-            let took = told.elapsed();
+            let told = wall();
+            let took = granted_after(told, &mut next);
             next.leaves();
             held.into_iter().for_each(Turn::leaves);
             took
@@ -79,16 +78,16 @@ fn the_kernel_tells_the_end_of_a_share() {
 fn the_kernel_tells_the_end_of_a_waiter() {
     let local = Local::start();
     takes_less_than(Duration::from_secs(1), "those behind it have it", || {
-        let reader = Turn::had(&local, &["--shared", LONG[0], LONG[1]]);
-        let mut writer = Turn::queued(&local, &LONG);
-        let mut behind: Vec<Turn> = (0..4).map(|_| Turn::queued(&local, &["--shared"])).collect();
-        let told = now();
-        is_killed(&mut writer.running);
-        behind.iter_mut().for_each(|turn| drop(turn.up()));
-        let took = told.elapsed();
+        // Each has a fence of its own, as readers have not.
+        let sharer = Turn::had(&local, &slots("5"));
+        let mut alone = Turn::queued(&local, &LONG);
+        let mut behind: Vec<Turn> = (0..4).map(|_| Turn::queued(&local, &slots("5"))).collect();
+        let told = wall();
+        is_killed(&mut alone.running);
+        let took = behind.iter_mut().map(|turn| granted_after(told, turn)).max();
         behind.into_iter().for_each(Turn::leaves);
-        reader.leaves();
-        took
+        sharer.leaves();
+        took.expect("some are behind it")
     });
 }
 
@@ -119,14 +118,18 @@ fn whichever_of_many_holders_ends_is_noticed_at_once() {
         let slot = slots.next().unwrap();
         let all = holders(&local);
         let victim = all.iter().find(|holder| holder["slot"] == slot).expect("somebody has it");
-        let script = "echo \"up $NXLOCK_SLOT\"; read x; exit 0";
+        let script = "echo \"up $NXLOCK_SLOT $NXLOCK_FENCE\"; read x; exit 0";
         let words = ["run", "job", "--slots", "80", "--ttl", "1h", "-c", script];
         let mut next = Turn::of(local.nxlock(words)).once_queued(&local);
-        let told = now();
+        let told = wall();
         let pid = Pid::from_raw(i32::try_from(victim["pid"].as_i64().unwrap()).unwrap());
         kill(pid, Signal::SIGKILL).unwrap();
-        assert_eq!(next.up(), slot.to_string());
-        let took = told.elapsed();
+        let up = next.up();
+        let (taken, fence) = up.split_once(' ').unwrap();
+        assert_eq!(taken, slot.to_string());
+        // The time of the grant.
+        let granted = UNIX_EPOCH + Duration::from_micros(fence.parse().unwrap());
+        let took = granted.duration_since(told).unwrap_or_default();
         next.leaves();
         let kept = share(&local, &["--slots", "80"]);
         drop(kept);
@@ -147,13 +150,13 @@ fn a_frozen_waiter_keeps_those_behind_it_for_a_moment_only() {
     let mut frozen = Turn::queued(&local, &slots("2"));
     let mut next = Turn::queued(&local, &slots("2"));
     let last = Turn::queued(&local, &LONG);
-    frozen.freeze();
-    let told = now();
+    is_frozen(&local, frozen.pid());
     // Nobody gives the share back, and only the frozen one watches it.
     is_killed_with_all(&mut held.remove(0).running);
-    next.up();
+    let told = wall();
+    let took = granted_after(told, &mut next);
     // A poll of the second waiter, and the grace.
-    assert!(told.elapsed() < Duration::from_secs(8), "{:?}", told.elapsed());
+    assert!(took < Duration::from_secs(8), "{took:?}");
     assert!(!frozen.is_up());
     frozen.goes_on();
     queue_is(&local, &[frozen.pid(), last.pid()]);
@@ -167,12 +170,12 @@ fn a_frozen_waiter_keeps_those_behind_it_for_a_moment_only() {
 
 #[test]
 fn a_run_that_has_lost_its_share_leaves_no_line_of_it() {
-    for has_visitor in [false, true] {
+    let each = |has_visitor| {
         let local = Local::start();
-        let mut run = local.nxlock(["run", "job", "--shared", "--ttl", "1s", "-c", "echo up; exec sleep 1000"]).start();
+        let mut run = local.nxlock(["run", "job", "--shared", "--ttl", "2s", "-c", "echo up; exec sleep 1000"]).start();
         run.line("up");
         assert!(has_holders(&local));
-        kill(Pid::from_raw(run.pid()), Signal::SIGSTOP).unwrap();
+        is_frozen(&local, run.pid());
         eventually("the lease is over", || lock_status(&local)["state"] == "free");
         // One that does not share has no use for the shares.
         if has_visitor {
@@ -181,7 +184,9 @@ fn a_run_that_has_lost_its_share_leaves_no_line_of_it() {
         kill(Pid::from_raw(run.pid()), Signal::SIGCONT).unwrap();
         run.finish().exits(76);
         assert!(!has_holders(&local));
-    }
+    };
+    // At the same time: each takes as long as a lease.
+    std::thread::scope(|scope| [false, true].iter().for_each(|visitor| _ = scope.spawn(|| each(*visitor))));
 }
 
 #[test]
@@ -189,7 +194,7 @@ fn a_share_that_is_put_aside_is_shown_and_kept_from_others() {
     let local = Local::start();
     let held = [Turn::had(&local, &slots("2")), Turn::had(&local, &slots("2"))];
     let mut frozen: Vec<Turn> = (0..8).map(|_| Turn::queued(&local, &slots("2"))).collect();
-    frozen.iter().for_each(Turn::freeze);
+    frozen.iter().for_each(|turn| is_frozen(&local, turn.pid()));
     let [first, second] = held;
     first.leaves();
     eventually("it is shown as put aside", || {
@@ -199,10 +204,9 @@ fn a_share_that_is_put_aside_is_shown_and_kept_from_others() {
     });
     frozen.iter().for_each(Turn::goes_on);
     second.leaves();
+    // One whose reservation has ended, and that comes late, has its turn after others.
     while !frozen.is_empty() {
-        let mut turn = frozen.remove(0);
-        turn.up();
-        turn.leaves();
+        next_holder(&mut frozen).leaves();
     }
 }
 

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
-use super::refused_to_run;
-use crate::support::turns::{Turn, acquire, is_renewed, release};
+use super::{is_renewed_when_called, refused_to_run, takes_less_than};
+use crate::support::turns::{Turn, acquire, release};
 use crate::support::{Authority, Job, Local, eventually, wall};
 
 /// Returns the record of `job`, locked until this is dropped.
@@ -37,8 +37,10 @@ fn who_asks_is_told_in_time_that_nobody_answers() {
     ];
     for verb in verbs {
         let words = ["--server-timeout", "300ms"].iter().chain(verb).copied();
-        let done = local.nxlock(words).run().exits(69).never_says("ran\n").within(Duration::from_secs(1));
-        done.says(&local.file("lock").display().to_string()).says("keeps").says("lslocks");
+        takes_less_than(Duration::from_secs(3), "it is told", || {
+            let done = local.nxlock(words.clone()).run().exits(69).never_says("ran\n");
+            done.says(&local.file("lock").display().to_string()).says("keeps").says("lslocks").took
+        });
     }
     // Locks of other names are not delayed.
     local.nxlock(["run", "other", "-n", "--", "echo", "ran"]).run().exits(0).prints("ran\n");
@@ -64,7 +66,8 @@ fn who_asks_is_answered_if_it_is_let_go_of_in_time() {
 fn who_waits_goes_on_waiting_and_is_served() {
     let local = Local::start();
     let holder = Turn::had(&local, &["--ttl", "1h", "--server-timeout", "1m"]);
-    let mut waiter = Turn::queued(&local, &["-v", "--server-timeout", "200ms"]);
+    // Each look at the queue would keep the record from the waiter, which has little time for its first request.
+    let mut waiter = Turn::waiting(&local, &["-v", "--server-timeout", "200ms"]);
     let before = threads(waiter.pid());
     let stuck = locked(&local);
     let mut most = before;
@@ -100,10 +103,10 @@ fn who_waits_can_be_told_to_leave() {
 #[test]
 fn who_holds_it_is_stopped_before_its_lease_ends() {
     let local = Local::start();
-    let mut job = Job::start(&local, &["--ttl", "3s", "--server-timeout", "500ms", "--kill-after", "200ms"]);
-    is_renewed(&local);
+    let mut job = Job::start(&local, &["--ttl", "4s", "--server-timeout", "500ms", "--kill-after", "200ms"]);
+    is_renewed_when_called(&local.file("lock"));
     let stuck = locked(&local);
-    let end = wall() + Duration::from_secs(3);
+    let end = wall() + Duration::from_secs(4);
     eventually("it ends", || job.running.has_ended());
     job.is_gone_before(end);
     drop(stuck);
@@ -114,12 +117,15 @@ fn who_holds_it_is_stopped_before_its_lease_ends() {
 #[test]
 fn a_short_while_disturbs_nobody() {
     let local = Local::start();
-    let mut holder = Turn::had(&local, &["--ttl", "6s", "--server-timeout", "200ms"]);
-    is_renewed(&local);
+    let mut holder = Turn::listening(&local, &["--ttl", "1m", "--server-timeout", "200ms"]);
+    let renewals = |holder: &Turn| holder.running.stderr().matches("renewed for").count();
+    let before = renewals(&holder);
     let stuck = locked(&local);
+    // The record rings, and the holder renews its lease.
+    stuck.set_modified(wall()).unwrap();
     // One renewal has timed out.
     holder.running.says("keeps");
     drop(stuck);
-    is_renewed(&local);
+    eventually("the lease is renewed", || renewals(&holder) > before);
     holder.leaves();
 }

@@ -24,6 +24,7 @@ fn servers_that_forget_one_after_the_other_are_told_again() {
 fn one_that_forgot_has_no_vote_in_the_round_that_finds_it() {
     let mut five = Five::start();
     let holder = Turn::had(&five, &["-t", "4s"]);
+    eventually("all have granted it", || five.values().iter().all(Option::is_some));
     five.each_mut()[0].kill();
     five.each_mut()[1].kill();
     five.each_mut()[2].restart();
@@ -36,7 +37,8 @@ fn one_that_forgot_has_no_vote_in_the_round_that_finds_it() {
 fn a_majority_that_forgets_at_once_loses_the_lock() {
     let mut five = Five::start();
     let script = "echo pid $$; exec sleep 300";
-    let mut running = five.nxlock(["run", "job", "-t", "6s", "-c", script]).start();
+    // Long enough for three servers to start one after the other.
+    let mut running = five.nxlock(["run", "job", "-t", "15s", "-c", script]).start();
     let pid: i32 = running.line("pid ").parse().unwrap();
     eventually("all have granted it", || five.values().iter().all(Option::is_some));
     // One after the other would each have it again before the next.
@@ -88,7 +90,7 @@ fn a_keeper_that_sets_a_key_again_leaves_nothing_behind_when_its_lock_is_release
     });
     let mut servers: Vec<String> = five.each().iter().map(Redis::url).collect();
     servers[2] = slow.url();
-    let script = "nxlock acquire job --while-pid $$ --ttl 3s || exit; read x";
+    let script = "nxlock acquire job --while-pid $$ --ttl 12s || exit; read x";
     let (reader, until_dropped) = std::io::pipe().unwrap();
     let shell = five.sh(script, &[]).env("NXLOCK_SERVER", servers.join(" ")).stdin_from(reader);
     let mut running = shell.start();

@@ -9,7 +9,8 @@ const TURN: &str = r#"read n < "$COUNTER"; echo $((n + 1)) > "$COUNTER"; echo "$
 
 fn race(five: &Five, directory: &Path, callers: usize, turns: usize) -> Vec<Running> {
     std::fs::write(directory.join("counter"), "0\n").unwrap();
-    let script = r#"i=0; while [ $i -lt "$1" ]; do nxlock -q run job -c "$2" || exit; i=$((i + 1)); done"#;
+    let script =
+        r#"i=0; while [ $i -lt "$1" ]; do nxlock -q --server-timeout 20s run job -c "$2" || exit; i=$((i + 1)); done"#;
     let start = |_| {
         let call = five.sh(script, &[&turns.to_string(), TURN]).env("LOG", directory.join("log"));
         call.env("COUNTER", directory.join("counter")).start()
@@ -68,7 +69,9 @@ fn a_crowd_gets_on_while_one_is_dead_and_one_hangs() {
 fn of_those_who_come_at_once_and_do_not_wait_one_has_it() {
     let five = Five::start();
     for _ in 0..5 {
-        let start = |_| five.nxlock(["-q", "run", "job", "-n", "-c", "echo won; read x; exit 0"]);
+        // If the votes are split, they are cast again for so long.
+        let words = ["-q", "--server-timeout", "20s", "run", "job", "-n", "-c", "echo won; read x; exit 0"];
+        let start = |_| five.nxlock(words);
         let (reader, writer) = std::io::pipe().unwrap();
         let racing = (0..4).map(|_| start(()).stdin_from(reader.try_clone().unwrap()).start());
         let mut racing: Vec<Running> = racing.collect();

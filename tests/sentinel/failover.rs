@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
-use crate::support::turns::{Turn, each_is_served, fences_rise, grants, is_renewed, lock_status, queue_is, turn};
-use crate::support::{Authority, Job, Sentinels, eventually, wall};
+use crate::support::turns::{
+    Turn, each_is_served, fences_rise, grants, is_renewed, is_renewed_since, lock_status, queue_is, turn,
+};
+use crate::support::{Authority, Job, Sentinels, eventually, now, wall};
 
 /// Starts a run that logs its number and its fence, and holds the lock until told to end.
 fn numbered(group: &Sentinels, who: usize, options: &[&str]) -> Turn {
@@ -55,13 +57,15 @@ fn a_failover_with_everything_disturbs_neither_who_holds_nor_who_waits() {
 #[test]
 fn a_master_that_dies_is_replaced_for_who_holds_and_who_waits() {
     let mut group = Sentinels::of_three();
-    let line = line(&group, 3, &["-t", "15s"]);
+    // Sentinels that do not agree on who leads the failover begin again, seconds later.
+    let line = line(&group, 3, &["-t", "60s"]);
     group.master().has_told(2);
     let before = group.named_master().unwrap();
     group.lose_patience();
     group.servers[before].kill();
+    let killed = now();
     group.have_another_than(before);
-    is_renewed(&group);
+    is_renewed_since(&group, killed);
     listen_at_the_master(&group, 3);
     are_served(&group, line);
 }
@@ -85,10 +89,11 @@ fn a_master_that_hangs_is_replaced_and_is_no_master_when_it_goes_on() {
 fn a_lock_that_the_next_master_does_not_know_is_lost_and_its_command_is_stopped() {
     let mut group = Sentinels::of_three();
     let before = group.named_master().unwrap();
-    group.lose_patience();
     group.master().cuts_its_replicas_off();
     // The sentinels may fail over to any replica: none has the lock.
     let mut job = Job::start(&group, &["-t", "15s", "--kill-after", "500ms"]);
+    // Not earlier, or they might fail over before the lock is held.
+    group.lose_patience();
     group.servers[before].kill();
     let end = wall() + Duration::from_secs(15);
     group.have_another_than(before);
@@ -101,12 +106,17 @@ fn a_lock_that_the_next_master_does_not_know_is_lost_and_its_command_is_stopped(
 fn who_waited_for_a_lock_that_is_lost_is_served() {
     let mut group = Sentinels::of_three();
     let before = group.named_master().unwrap();
-    group.lose_patience();
     group.master().cuts_its_replicas_off();
-    let mut line = line(&group, 3, &["-t", "15s", "--kill-after", "500ms"]);
+    let options = ["-t", "15s", "--kill-after", "500ms"];
+    let mut holder = numbered(&group, 0, &options);
+    holder.up();
+    // All at once: sentinels that are quick to fail over take no replica that was cut off ten seconds before.
+    let waiters: Vec<Turn> = (1..=3).map(|who| numbered(&group, who, &options)).collect();
+    let mut line: Vec<Turn> = waiters.into_iter().map(|waiter| waiter.once_queued(&group)).collect();
+    // Not earlier, or they might fail over before the lock is held.
+    group.lose_patience();
     group.servers[before].kill();
     group.have_another_than(before);
-    let holder = line.remove(0);
     holder.running.finish().exits(76).says("lost");
     let mut served = Vec::new();
     while !line.is_empty() {
@@ -141,7 +151,7 @@ fn who_comes_while_there_is_no_master_waits_for_one() {
     // No sentinel has noticed yet, and with -n nxlock reports the server as unreachable.
     let call = group.nxlock(["run", "job", "-n", "--server-timeout", "500ms", "--", "echo", "ran"]);
     call.run().exits(69).prints("").within(Duration::from_secs(1));
-    let waiter = group.nxlock(["run", "job", "--server-timeout", "18s", "--", "echo", "ran"]).start();
+    let waiter = group.nxlock(["run", "job", "--server-timeout", "60s", "--", "echo", "ran"]).start();
     group.lose_patience();
     group.have_another_than(before);
     waiter.finish().exits(0).prints("ran\n");

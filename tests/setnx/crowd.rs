@@ -265,7 +265,8 @@ fn ours(crowd: &Crowd<'_>, dice: &mut Dice) {
             for beat in $BEATS; do sleep 0.005; echo "* $WHO"; done; echo "- $WHO""#;
         let beats = "beat ".repeat(usize::try_from(1 + dice.below(8)).unwrap());
         let margin = format!("{}ms", MARGIN.as_millis());
-        let mut words = beside("run", &["-v", "-t", "3s", "-w", "10s", "--setnx-margin", &margin, "-c", script]);
+        let options = ["-v", "--server-timeout", "20s", "-t", "3s", "-w", "10s"];
+        let mut words = beside("run", &[&options[..], &["--setnx-margin", &margin, "-c", script]].concat());
         if dice.below(4) == 0 {
             words.insert(1, "--no-queue");
         }

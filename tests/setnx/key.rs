@@ -25,7 +25,7 @@ fn every_verb_takes_the_key_in_the_place_of_the_name() {
 #[test]
 fn a_holder_beside_setnx_clients_is_asked_by_its_key() {
     let redis = Redis::start();
-    let words = ["run", "--setnx-compat", "--key", KEY, "-t", "3s", "-c", "echo up; sleep 600"];
+    let words = ["run", "--setnx-compat", "--key", KEY, "-t", "1m", "-c", "echo up; sleep 600"];
     let mut holder = redis.nxlock(words).start();
     holder.line("up");
     let refused = redis.nxlock(["run", "--key", KEY, "-n", "--", "true"]).run().exits(75);

@@ -60,7 +60,8 @@ impl Beginning {
 /// yet.
 fn forks_its_guard(authority: &impl Authority, options: &[&str]) -> (Running, Pid) {
     let token = acquire(authority, "10m");
-    let words = ["-v", "run", "job"].into_iter().chain(options.iter().copied());
+    // Whoever looks at what nxlock forks keeps it from reading a reply meanwhile.
+    let words = ["-v", "--server-timeout", "20s", "run", "job"].into_iter().chain(options.iter().copied());
     let running = authority.nxlock(words.chain(["--", "echo", "ran"])).start();
     is_queued(authority, running.pid());
     let pid = Pid::from_raw(running.pid());
@@ -92,21 +93,39 @@ fn goes_on_after_its_birth(child: Pid) {
 }
 
 fn its_lock_is_kept(authority: &impl Authority) {
-    let beginning = Beginning::of(authority, &["-t", "2s"]);
-    let renewals = || beginning.running.stderr().matches("renewed for 2s").count();
-    eventually("its lease would have ended twice", || renewals() > 6);
+    let beginning = Beginning::of(authority, &["-t", "6s"]);
+    let renewals = || beginning.running.stderr().matches("renewed for 6s").count();
+    // The first comes at once, and the others every two seconds.
+    eventually("the leases of its grant and of two renewals would have ended", || renewals() > 4);
     beginning.goes_on();
     beginning.running.finish().exits(0).prints("ran\n");
 }
 
 #[test]
 fn a_command_that_takes_long_to_begin_has_its_lock_meanwhile() {
-    its_lock_is_kept(&Redis::start());
-    its_lock_is_kept(&Local::start());
+    // At the same time: each takes longer than a lease.
+    std::thread::scope(|scope| {
+        scope.spawn(|| its_lock_is_kept(&Redis::start()));
+        scope.spawn(|| its_lock_is_kept(&Local::start()));
+    });
 }
 
 /// The options of a lock, alone or shared, whose lease ends soon.
 const MANNERS: [&[&str]; 3] = [&["-t", "1s"], &["-t", "1s", "--shared"], &["-t", "1s", "--slots", "1"]];
+
+/// The same with a lease that does not end while nxlock and its command still have something to do.
+const LASTING: [&[&str]; 3] = [&["-t", "3s"], &["-t", "3s", "--shared"], &["-t", "3s", "--slots", "1"]];
+
+/// Tries something in each manner, with such a lease.
+fn in_each_manner(try_it: impl Fn(&Local, &[&str]) + Sync) {
+    let try_it = &try_it;
+    // At the same time: each takes as long as its lease.
+    std::thread::scope(|scope| {
+        for options in LASTING {
+            scope.spawn(move || try_it(&Local::start(), options));
+        }
+    });
+}
 
 /// Lets a process go on that was stopped until after the lease.
 fn goes_on(pid: Pid) {
@@ -170,24 +189,22 @@ fn a_lock_ends_with_its_lease_if_nxlock_is_killed_and_its_guard_stopped_before_t
 
 #[test]
 fn a_lock_ends_with_its_lease_if_nxlock_is_stopped_while_the_command_begins() {
-    let local = Local::start();
-    for options in MANNERS {
-        let beginning = Beginning::of(&local, options);
+    in_each_manner(|local, options| {
+        let beginning = Beginning::of(local, options);
         beginning.running.signal(Signal::SIGSTOP);
         eventually("it is stopped", || state_of(beginning.running.pid()) == Some('T'));
         beginning.goes_on();
         let Beginning { running, .. } = beginning;
-        Turn::had(&local, &[]).leaves();
+        Turn::had(local, &[]).leaves();
         running.signal(Signal::SIGCONT);
         running.finish().exits(76).prints("ran\n");
-    }
+    });
 }
 
 #[test]
 fn a_command_that_begins_keeps_its_lock_though_all_are_stopped() {
-    let local = Local::start();
-    for options in MANNERS {
-        let (running, guard) = forks_its_guard(&local, options);
+    in_each_manner(|local, options| {
+        let (running, guard) = forks_its_guard(local, options);
         goes_on(Pid::from_raw(running.pid()));
         goes_on_after_its_birth(guard);
         let child = forked_by(guard);
@@ -196,8 +213,8 @@ fn a_command_that_begins_keeps_its_lock_though_all_are_stopped() {
             ptrace::syscall(child, None).expect("it goes on");
         }
         beginning.running.signal(Signal::SIGSTOP);
-        let waiter = Turn::queued(&local, &[]);
-        eventually("its lease has ended", || lock_status(&local)["ttl_ms"].as_u64().unwrap_or(0) == 0);
+        let waiter = Turn::queued(local, &[]);
+        eventually("its lease has ended", || lock_status(local)["ttl_ms"].as_u64().unwrap_or(0) == 0);
         local.nxlock(["run", "job", "-n", "--", "true"]).run().exits(75);
         assert!(!waiter.is_up());
         goes_on(guard);
@@ -207,13 +224,13 @@ fn a_command_that_begins_keeps_its_lock_though_all_are_stopped() {
         let mut waiter = waiter;
         waiter.up();
         waiter.leaves();
-    }
+    });
 }
 
 #[test]
 fn a_command_that_has_not_begun_when_its_lock_is_lost_never_does() {
     let redis = Redis::start();
-    let beginning = Beginning::of(&redis, &["-t", "3s", "--kill-after", "200ms"]);
+    let beginning = Beginning::of(&redis, &["-t", "10s", "--kill-after", "200ms"]);
     redis.delete("lock:job");
     beginning.is_killed();
     let next = Turn::had(&redis, &[]);

@@ -80,10 +80,11 @@ const TREE: &str = r#"( setsid sh -c 'echo up; exec sleep 300' & ); exec sleep 3
 #[test]
 fn however_few_descriptors_there_are_nothing_is_left_running_or_held() {
     let redis = Redis::start();
-    let script = r#"ulimit -n "$1"; exec nxlock -v run "job $1" -t 6s --server-timeout 500ms -c "$2""#;
+    let script = r#"ulimit -n "$1"; exec nxlock -v run "job $1" -t 9s -c "$2""#;
     let start = |limit: u32| redis.sh(script, &[&limit.to_string(), TREE]).start();
     let mut all: Vec<Running> = (4..24).map(start).collect();
     let mut without_a_thread = 0;
+    // None has to keep its lock until the others before it have ended.
     for running in &mut all {
         eventually("it is refused, or renewed", || {
             running.has_ended() || running.stderr().contains("renewed for") && running.stdout().contains("up")
@@ -91,8 +92,10 @@ fn however_few_descriptors_there_are_nothing_is_left_running_or_held() {
         without_a_thread += usize::from(running.stderr().contains("without a thread"));
         if !running.has_ended() {
             running.signal(Signal::SIGTERM);
-            eventually("it ends", || running.has_ended());
         }
+    }
+    for running in &mut all {
+        eventually("it ends", || running.has_ended());
         assert_eq!(running.descendants(), [0; 0], "{}", running.stderr());
     }
     for (limit, running) in (4..).zip(all) {

@@ -116,15 +116,17 @@ fn a_kill_on_top_of_a_term_leaves_no_command_behind() {
 #[test]
 fn what_wakes_us_for_a_deadline_counts_the_machines_sleep() {
     let redis = Redis::start();
-    let mut holder = Turn::had(&redis, &["-t", "3s", "-v"]);
+    let mut holder = Turn::had(&redis, &["-v"]);
     let timers = |pid: i32| -> Vec<String> {
         let entries = std::fs::read_dir(format!("/proc/{pid}/fdinfo")).unwrap().flatten();
         let told = entries.map(|entry| std::fs::read_to_string(entry.path()).unwrap_or_default());
         let clocks = told.filter_map(|info| Some(info.lines().find_map(|line| line.strip_prefix("clockid: "))?.into()));
         clocks.collect()
     };
-    // Every timer uses CLOCK_BOOTTIME, before the first renewal and after it.
-    assert_eq!(timers(holder.pid()), ["7"]);
+    // Every timer uses CLOCK_BOOTTIME, before the first renewal and after it. That comes a tenth of a second after the
+    // grant, and may have come by now.
+    let before = timers(holder.pid());
+    assert!(!before.is_empty() && before.iter().all(|clock| clock == "7"), "{before:?}");
     holder.running.says("renewed for");
     let later = timers(holder.pid());
     assert!(later.len() > 1 && later.iter().all(|clock| clock == "7"), "{later:?}");
@@ -142,13 +144,14 @@ fn in_a_time_namespace_a_lease_ends_when_it_does_elsewhere() {
             fi
         done
         exec sh -c "$1""#;
-    let inside = "exec nxlock -v run job -t 3s --server-timeout 500ms -c 'echo up; exec sleep 300'";
+    let inside = "exec nxlock -v run job -t 3s -c 'echo up; exec sleep 300'";
     let mut running = redis.sh(script, &[inside]).start();
     running.line("up");
     running.says("renewed for");
     redis.hang();
-    running.finish().exits(76).says("could not be renewed in time");
+    running.says("could not be renewed in time");
     redis.resume();
+    running.finish().exits(76);
     eventually("the server has heard all that was said", || redis.others_connected() == 0);
     eventually("the lease has ended", || !redis.exists("lock:job"));
 }

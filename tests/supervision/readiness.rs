@@ -20,8 +20,9 @@ struct Ready {
 impl Ready {
     fn at(redis: &Redis, options: &[&str]) -> Ready {
         redis.hang();
-        let words = ["run", "job"].iter().chain(options).chain(&["--", "echo", "ran"]).copied();
-        Ready::of(redis.nxlock(words).start())
+        // What the test looks at meanwhile may take longer than two seconds.
+        let words = ["run", "job", "--server-timeout", "20s"].iter().chain(options).chain(&["--", "echo", "ran"]);
+        Ready::of(redis.nxlock(words.copied()).start())
     }
 
     fn of(mut running: Running) -> Ready {
@@ -56,7 +57,7 @@ fn a_command_starts_with_the_grant_in_the_process_that_waited_for_it() {
     // The variables of the grant are those of this one.
     let script = "echo $$ $PPID $NXLOCK_FENCE $NXLOCK_SLOT $NXLOCK_SLOTS; sed -n 's/^Name:.//p' /proc/$PPID/status";
     redis.hang();
-    let words = ["run", "job", "--slots", "300", "-c", script];
+    let words = ["run", "job", "--server-timeout", "20s", "--slots", "300", "-c", script];
     let Ready { running, guard, child } = Ready::of(redis.nxlock(words).start());
     redis.resume();
     let done = running.finish().exits(0);
@@ -141,7 +142,8 @@ fn who_does_not_wait_forks_nothing_for_a_refusal() {
     let redis = Redis::start();
     let turn = Turn::had(&redis, &[]);
     redis.hang();
-    let running = redis.nxlock(["-v", "run", "job", "-n", "--", "echo", "ran"]).start();
+    let words = ["-v", "--server-timeout", "20s", "run", "job", "-n", "--", "echo", "ran"];
+    let running = redis.nxlock(words).start();
     // It sleeps in poll(2) once it has sent its request.
     eventually("it has asked", || running.stderr().contains("connected to") && state_of(running.pid()) == Some('S'));
     assert_eq!(running.descendants(), [0; 0]);
@@ -190,7 +192,8 @@ fn a_run_that_is_stopped_whole_before_the_grant_goes_on_with_nxlock() {
 #[test]
 fn a_grant_that_comes_too_late_starts_nothing() {
     let redis = Redis::start();
-    let ready = Ready::at(&redis, &["-t", "1s", "--server-timeout", "10s"]);
+    // Long enough for the command that runs in the end.
+    let ready = Ready::at(&redis, &["-t", "3s"]);
     freeze(ready.running.pid());
     redis.resume();
     Turn::had(&redis, &[]).leaves();

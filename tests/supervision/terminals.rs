@@ -11,14 +11,14 @@ const CTRL_Z: &str = "\x1a";
 #[test]
 fn where_nobody_could_continue_it_ctrl_z_stops_neither_the_command_nor_us() {
     let redis = Redis::start();
-    let script = "trap 'exit 4' INT; echo up; while :; do sleep 300 & wait; done";
+    let script = "trap 'exit 4' INT; echo is-$((1+1))-up; while :; do sleep 300 & wait; done";
     // nxlock is the terminal's first program, as in a window or under `ssh -t`: no shell does job control for it.
-    let mut terminal = Terminal::start(redis.nxlock(["run", "job", "-t", "3s", "-c", script]));
-    terminal.shows("up");
+    let mut terminal = Terminal::start(redis.nxlock(["-v", "run", "job", "-t", "6s", "-c", script]));
+    terminal.shows("is-2-up");
     terminal.types(CTRL_Z);
     terminal.shows("^Z");
-    // One renewal might have been under way.
-    is_renewed(&redis);
+    // What comes now was not under way before.
+    terminal.shows("resumed");
     is_renewed(&redis);
     terminal.types(CTRL_C);
     terminal.exits(4);
@@ -29,9 +29,9 @@ fn where_nobody_could_continue_it_a_command_that_suspends_its_group_suspends_nob
     let redis = Redis::start();
     // As an editor does at Ctrl-Z.
     let script = "kill -TSTP 0; echo on-$((1+1)); read x; exit 6";
-    let mut terminal = Terminal::start(redis.nxlock(["run", "job", "-t", "3s", "-c", script]));
+    let mut terminal = Terminal::start(redis.nxlock(["-v", "run", "job", "-t", "6s", "-c", script]));
     terminal.shows("on-2");
-    is_renewed(&redis);
+    eventually("nxlock has not been suspended", || terminal.screen().contains("resumed"));
     is_renewed(&redis);
     terminal.types("\n");
     terminal.exits(6);
@@ -47,7 +47,7 @@ fn a_terminal_that_stops_who_writes_from_the_background_does_not_keep_us_from_st
     let script = "setsid sh -c \"echo \\$\\$ > \\$TO; exec sleep 300\" & sleep 300";
     shell.types("stty tostop; echo set-$((1+1))\n");
     shell.shows("set-2");
-    shell.types(&format!("nxlock run job -t 3s -c '{script}' &\n"));
+    shell.types(&format!("nxlock run job -t 12s -c '{script}' &\n"));
     eventually("it runs", || text_of(&pid).ends_with('\n'));
     let command: i32 = text_of(&pid).trim().parse().unwrap();
     redis.delete("lock:job");
@@ -115,7 +115,7 @@ fn a_shell_that_is_the_command_is_stopped_by_term() {
 }
 
 fn shell_as_the_command(redis: &Redis) -> Terminal {
-    let call = redis.nxlock(["run", "job", "-t", "3s", "--kill-after", "300ms", "--", "sh", "-i"]).env("PS1", "$ ");
+    let call = redis.nxlock(["run", "job", "-t", "6s", "--kill-after", "300ms", "--", "sh", "-i"]).env("PS1", "$ ");
     let mut terminal = Terminal::start(call);
     terminal.types("echo shell-$((1+1))\n");
     terminal.shows("shell-2");

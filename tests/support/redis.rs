@@ -254,6 +254,14 @@ impl Redis {
         eventually("it is renewed", || ends() > end + 10);
     }
 
+    /// Waits for a renewal of a lease of 30 s, and not until one is due: the server tells the holder that its lease was
+    /// changed, and it renews at once.
+    #[track_caller]
+    pub fn renews_soon(&self, key: &str) {
+        assert!(self.ask::<bool>(&["PEXPIRE", key, "20000"]), "there is no {key}");
+        eventually("it is renewed", || self.pttl(key) > 20_000);
+    }
+
     pub fn delete(&self, key: &str) {
         assert_eq!(self.ask::<i64>(&["DEL", key]), 1, "there is no {key}");
     }

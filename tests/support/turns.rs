@@ -2,7 +2,7 @@
 
 use std::io::PipeWriter;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 use serde_json::Value;
@@ -133,7 +133,10 @@ pub fn lock_status(authority: &impl Authority) -> Value {
 }
 
 fn status_of(authority: &impl Authority, name: &str) -> Value {
-    authority.nxlock(["--json", "status", name]).run().json()[0].take()
+    // On a busy machine, a server may not answer within the time of a call, which then prints no list.
+    eventually_some("the status is told", || {
+        authority.nxlock(["--json", "status", name]).run().json().get_mut(0).map(Value::take)
+    })
 }
 
 /// Returns the id that nxlock shows for the holder.
@@ -219,6 +222,15 @@ pub fn is_renewed(authority: &impl Authority) {
         let longer = now > before;
         before = now;
         longer
+    });
+}
+
+/// Waits until a lease of a minute has been renewed since that moment: otherwise no more than the rest of it is left.
+#[track_caller]
+pub fn is_renewed_since(authority: &impl Authority, since: Instant) {
+    eventually("the lease is renewed", || {
+        let rest = Duration::from_secs(60).saturating_sub(since.elapsed());
+        lease_left(authority) > rest
     });
 }
 
