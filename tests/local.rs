@@ -31,7 +31,7 @@ use nix::unistd::Pid;
 use crate::support::record::field;
 use crate::support::turns::Turn;
 use crate::support::{
-    Authority, Local, Nxlock, Running, built, eventually, eventually_some, freeze, is_alive, name_of, text_of, wall,
+    Authority, Local, Nxlock, Running, built, eventually, eventually_some, is_alive, name_of, text_of, wall,
 };
 
 /// A directory with a long timeout: hundreds of callers at once take a while on a busy machine.
@@ -66,14 +66,6 @@ fn is_killed(running: &mut Running) {
 fn pid_is_killed(pid: i32) {
     kill(Pid::from_raw(pid), Signal::SIGKILL).expect("it runs");
     eventually("it is dead", || !is_alive(pid));
-}
-
-/// Stops a holder or a waiter, but not in the middle of a request: nobody else could use the record that it has locked.
-#[track_caller]
-fn is_frozen(local: &Local, pid: i32) {
-    let record = File::open(local.file("lock")).unwrap();
-    record.lock().unwrap();
-    freeze(pid);
 }
 
 /// Waits until the holder of a record renews its lease, which it does at once when the record rings.

@@ -117,11 +117,29 @@ pub fn state_of(pid: i32) -> Option<char> {
     (!matches!(state, 'Z' | 'X')).then_some(state)
 }
 
-/// Stops a process by SIGSTOP.
+/// Stops a process by SIGSTOP, but not in the middle of a request to a directory: nobody else could use the record that
+/// it has locked.
 #[track_caller]
 pub fn freeze(pid: i32) {
-    kill(Pid::from_raw(pid), Signal::SIGSTOP).expect("it runs");
-    eventually("it is frozen", || state_of(pid) == Some('T'));
+    eventually("it is frozen between two requests", || {
+        kill(Pid::from_raw(pid), Signal::SIGSTOP).expect("it runs");
+        eventually("it is frozen", || state_of(pid) == Some('T'));
+        let has_locked = has_flock(pid);
+        if has_locked {
+            kill(Pid::from_raw(pid), Signal::SIGCONT).expect("it stands still");
+        }
+        !has_locked
+    });
+}
+
+/// Returns whether a process has a lock by flock(2), proc_locks(5).
+fn has_flock(pid: i32) -> bool {
+    let is_its = |line: &str| {
+        let words: Vec<&str> = line.split_ascii_whitespace().collect();
+        // One that it waits for has an arrow as its second word.
+        words.get(1) == Some(&"FLOCK") && words.get(4) == Some(&pid.to_string().as_str())
+    };
+    fs::read_to_string("/proc/locks").is_ok_and(|locks| locks.lines().any(is_its))
 }
 
 /// Returns the name of a process, proc_pid_comm(5); nothing if it is gone.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
-use super::{Patient, as_long_as_it_goes_on, is_frozen};
+use super::{Patient, as_long_as_it_goes_on};
 use crate::support::turns::{Turn, break_it, queue, queue_is, turn};
 use crate::support::{Authority, Local, eventually, may_unshare, now, text_of};
 
@@ -117,7 +117,7 @@ fn sleeps(waiter: &Turn) {
 fn one_that_has_asked_a_holder_to_give_up_sleeps_until_its_turn() {
     let local = Local::start();
     let holder = Turn::had(&local, &["--ttl", "1h", "--supersede=running"]);
-    is_frozen(&local, holder.pid());
+    holder.freeze();
     let mut waiter = Turn::queued(&local, &["--supersede=running"]);
     waiter.running.says("asked ");
     sleeps(&waiter);

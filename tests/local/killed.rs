@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
-use super::{granted_after, is_frozen, is_killed, pid_is_killed, refused_to_run, takes_less_than};
+use super::{granted_after, is_killed, pid_is_killed, refused_to_run, takes_less_than};
 use crate::support::record::{field, state};
 use crate::support::turns::{Turn, acquire, break_it, is_free, lock_status, queue_is, release, turn};
 use crate::support::{Authority, Local, Running, eventually, eventually_some, is_alive, name_of, parent_of, wall};
@@ -129,7 +129,7 @@ fn one_that_is_killed_while_the_lock_is_put_aside_for_it_costs_no_grace() {
         let mut holder = Turn::had(&local, &[]);
         let mut called = Turn::queued(&local, &[]);
         let mut next = Turn::queued(&local, &[]);
-        is_frozen(&local, called.pid());
+        called.freeze();
         holder.is_told();
         let reserved = eventually_some("it is reserved, or has been", || match grant() {
             (pid, since) if pid == called.pid() => Some(Some(since)),

@@ -7,7 +7,7 @@ use std::time::Duration;
 use nix::time::{ClockId, clock_gettime};
 use serde_json::{Value, json};
 
-use super::{granted_after, is_frozen, pid_is_killed, refused_to_run, takes_less_than};
+use super::{granted_after, pid_is_killed, refused_to_run, takes_less_than};
 use crate::support::record::{state, with};
 use crate::support::turns::{Turn, break_it, is_free, lock_status, process};
 use crate::support::{Authority, Local, Running, eventually, freeze, is_alive, name_of, parent_of, state_of, wall};
@@ -223,7 +223,7 @@ fn an_asker_stops_waiting_when_nobody_is_left_to_hear_it() {
     let left: i32 = running.line("left ").parse().unwrap();
     let guard = parent_of(command);
     // It does not find the request.
-    is_frozen(&local, running.pid());
+    freeze(running.pid());
     let id = holders(&local, running.pid())[0]["id"].as_str().unwrap().to_owned();
     let mut asker = local.nxlock(["release", "job", "--ask", &id, "--wait", "1h", "-v"]).start();
     asker.says("waiting");
@@ -363,7 +363,7 @@ fn a_holder_that_is_only_stopped_is_not_gone() {
         let command: i32 = running.line("pid ").parse().unwrap();
         let left: i32 = running.line("left ").parse().unwrap();
         let guard = parent_of(command);
-        is_frozen(&local, running.pid());
+        freeze(running.pid());
         freeze(guard);
         leases_end_soon(&local);
         a_lease_has_ended(&local);

@@ -11,10 +11,10 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
-use super::{granted_after, is_frozen, is_killed, refused_to_run, takes_less_than};
+use super::{granted_after, is_killed, refused_to_run, takes_less_than};
 use crate::support::record::{field, lines, state, with};
 use crate::support::turns::{Turn, is_free, lock_status, next_holder, queue, queue_is, release};
-use crate::support::{Authority, Local, Running, eventually, is_alive, state_of, text_of, wall};
+use crate::support::{Authority, Local, Running, eventually, freeze, is_alive, state_of, text_of, wall};
 
 const LONG: [&str; 2] = ["--ttl", "1h"];
 /// The reason of a share that no process keeps.
@@ -150,7 +150,7 @@ fn a_frozen_waiter_keeps_those_behind_it_for_a_moment_only() {
     let mut frozen = Turn::queued(&local, &slots("2"));
     let mut next = Turn::queued(&local, &slots("2"));
     let last = Turn::queued(&local, &LONG);
-    is_frozen(&local, frozen.pid());
+    frozen.freeze();
     // Nobody gives the share back, and only the frozen one watches it.
     is_killed_with_all(&mut held.remove(0).running);
     let told = wall();
@@ -175,7 +175,7 @@ fn a_run_that_has_lost_its_share_leaves_no_line_of_it() {
         let mut run = local.nxlock(["run", "job", "--shared", "--ttl", "2s", "-c", "echo up; exec sleep 1000"]).start();
         run.line("up");
         assert!(has_holders(&local));
-        is_frozen(&local, run.pid());
+        freeze(run.pid());
         eventually("the lease is over", || lock_status(&local)["state"] == "free");
         // One that does not share has no use for the shares.
         if has_visitor {
@@ -194,7 +194,7 @@ fn a_share_that_is_put_aside_is_shown_and_kept_from_others() {
     let local = Local::start();
     let held = [Turn::had(&local, &slots("2")), Turn::had(&local, &slots("2"))];
     let mut frozen: Vec<Turn> = (0..8).map(|_| Turn::queued(&local, &slots("2"))).collect();
-    frozen.iter().for_each(|turn| is_frozen(&local, turn.pid()));
+    frozen.iter().for_each(Turn::freeze);
     let [first, second] = held;
     first.leaves();
     eventually("it is shown as put aside", || {

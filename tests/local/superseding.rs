@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
-use super::{is_frozen, takes_less_than};
+use super::takes_less_than;
 use crate::support::record::{lines, state};
 use crate::support::turns::{Turn, queue, queue_is, turn};
 use crate::support::{Authority, Local, eventually, now, text_of};
@@ -16,7 +16,7 @@ fn the_dead_are_forgotten_by_the_next_that_comes() {
     let local = Local::start();
     let holder = Turn::had(&local, &[]);
     let frozen = Turn::queued(&local, &NEWEST);
-    is_frozen(&local, frozen.pid());
+    frozen.freeze();
     let newest = Turn::of(local.nxlock(turn(&NEWEST)));
     queue_is(&local, &[newest.pid()]);
     let entries = || {
@@ -49,7 +49,7 @@ fn whoever_waits_behind_a_dismissed_one_that_is_stopped_keeps_its_turn() {
         let ahead: Vec<Turn> = (0..6).map(|_| logged(&[], "ahead").once_queued(&local)).collect();
         let stopped = logged(&NEWEST, "stopped").once_queued(&local);
         let mut next = logged(&[], "next").once_queued(&local);
-        is_frozen(&local, stopped.pid());
+        stopped.freeze();
         let mut newest = logged(&NEWEST, "newest").once_queued(&local);
         holder.leaves();
         for mut turn in ahead {

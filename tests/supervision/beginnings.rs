@@ -191,8 +191,7 @@ fn a_lock_ends_with_its_lease_if_nxlock_is_killed_and_its_guard_stopped_before_t
 fn a_lock_ends_with_its_lease_if_nxlock_is_stopped_while_the_command_begins() {
     in_each_manner(|local, options| {
         let beginning = Beginning::of(local, options);
-        beginning.running.signal(Signal::SIGSTOP);
-        eventually("it is stopped", || state_of(beginning.running.pid()) == Some('T'));
+        freeze(beginning.running.pid());
         beginning.goes_on();
         let Beginning { running, .. } = beginning;
         Turn::had(local, &[]).leaves();
@@ -212,7 +211,7 @@ fn a_command_that_begins_keeps_its_lock_though_all_are_stopped() {
         while !beginning.is_about_to_execute() {
             ptrace::syscall(child, None).expect("it goes on");
         }
-        beginning.running.signal(Signal::SIGSTOP);
+        freeze(beginning.running.pid());
         let waiter = Turn::queued(local, &[]);
         eventually("its lease has ended", || lock_status(local)["ttl_ms"].as_u64().unwrap_or(0) == 0);
         local.nxlock(["run", "job", "-n", "--", "true"]).run().exits(75);
