@@ -2,11 +2,10 @@
 
 use std::time::Duration;
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 
 use crate::support::turns::{Turn, break_it, is_free};
-use crate::support::{Authority, Local, Redis, Running, Terminal, children_of, eventually, is_alive, name_of};
+use crate::support::{Authority, Local, Redis, Running, Terminal, children_of, eventually, is_alive, name_of, send};
 
 /// Leaves an orphan in a session of its own behind, and exits with 3. The orphan runs until there is a file `$STOP`,
 /// and ignores TERM, HUP and INT if `$DEAF` is set.
@@ -85,7 +84,7 @@ fn waited_for_it_keeps_the_lock_which_is_renewed() {
 
 /// Kills the guard of a run that waits for what its command has left, or stops it.
 fn its_guard_is_killed<A: Authority>(left: &Left<'_, A>) {
-    kill(Pid::from_raw(left.outlives_the_command()), Signal::SIGKILL).expect("it is there");
+    send(left.outlives_the_command(), Signal::SIGKILL);
 }
 
 fn unguarded_it_is_killed_before_the_next_starts(authority: &impl Authority) {

@@ -10,7 +10,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::support::turns::{Turn, holder_id, turn};
-use crate::support::{Condition, Network, Redis, Way, eventually, is_alive, lasts, parent_of, state_of, text_of};
+use crate::support::{Condition, Network, Redis, Way, eventually, is_alive, lasts, parent_of, send, state_of, text_of};
 
 const WAYS: [Way; 2] = [Way::There, Way::Back];
 
@@ -254,7 +254,7 @@ fn a_command_frozen_with_us_beyond_its_lease_does_nothing_more() {
     job.signal(Signal::SIGSTOP);
     eventually("it is stopped", || state_of(job.pid()) == Some('T'));
     for pid in job.descendants() {
-        kill(Pid::from_raw(pid), Signal::SIGSTOP).unwrap();
+        send(pid, Signal::SIGSTOP);
         eventually("its command is stopped too", || state_of(pid) == Some('T'));
     }
     eventually("the lease has ended", || !redis.exists("lock:job"));

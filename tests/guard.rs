@@ -11,7 +11,7 @@ use nix::unistd::Pid;
 use crate::support::turns::{Turn, break_it, is_free, lease_left};
 use crate::support::{
     Authority, Local, Nxlock, Redis, Running, Terminal, built, children_of, eventually, freeze, is_alive, lasts,
-    may_unshare, name_of, now, parent_of, program, state_of, text_of, we_are_root,
+    may_unshare, name_of, now, parent_of, program, send, state_of, text_of, we_are_root,
 };
 
 /// A command with a child in its group, a child in a session of its own, and a child that was forked twice and has an
@@ -78,11 +78,6 @@ fn text_of_status(pid: i32, field: &str) -> String {
     value.unwrap_or_default().trim().to_owned()
 }
 
-#[track_caller]
-fn is_sent(pid: i32, signal: Signal) {
-    kill(Pid::from_raw(pid), signal).expect("it is there");
-}
-
 /// Asserts that the next holder starts once the tree is gone, long before the lease would have expired.
 #[track_caller]
 fn the_next_starts_after(authority: &impl Authority, tree: &Tree) {
@@ -98,13 +93,13 @@ fn kills_leave_nothing(authority: &impl Authority) {
     eventually("it is dead", || tree.running.has_ended());
 
     let mut tree = Tree::start(authority, &["-t", "1h"]);
-    is_sent(tree.guard(), Signal::SIGKILL);
+    send(tree.guard(), Signal::SIGKILL);
     the_next_starts_after(authority, &tree);
     eventually("it ends", || tree.running.has_ended());
 
     let mut tree = Tree::start(authority, &["-t", "1h"]);
     // nxlock leads a session here, and so a process group; its guard is in neither.
-    is_sent(-tree.running.pid(), Signal::SIGKILL);
+    send(-tree.running.pid(), Signal::SIGKILL);
     the_next_starts_after(authority, &tree);
     eventually("it is dead", || tree.running.has_ended());
 }
@@ -167,7 +162,7 @@ fn processes_that_fork_and_exit_do_not_outrun_the_guard() {
         let guard = guard_of(running);
         eventually("processes have ended that nobody has reaped", || {
             // nxlock continues a stopped guard with each instruction, and may have one for it now.
-            is_sent(guard, Signal::SIGSTOP);
+            send(guard, Signal::SIGSTOP);
             children_of(guard).len() > 500
         });
         running.signal(Signal::SIGKILL);
@@ -186,7 +181,7 @@ fn processes_that_fork_and_exit_do_not_outrun_the_guard_of_a_frozen_nxlock() {
 fn processes_that_fork_and_exit_do_not_outrun_nxlock() {
     let stop = |running: &Running| running.signal(Signal::SIGTERM);
     chains_are_killed(&Redis::start(), &AT_ONCE, stop);
-    let kill_guard = |running: &Running| is_sent(guard_of(running), Signal::SIGKILL);
+    let kill_guard = |running: &Running| send(guard_of(running), Signal::SIGKILL);
     chains_are_killed(&Redis::start(), &AT_ONCE, kill_guard);
 }
 
@@ -215,7 +210,7 @@ fn a_kill_of_its_group_at_a_terminal_leaves_nothing() {
     let mut terminal = Terminal::start(redis.nxlock(["run", "job", "-t", "1h", "-c", TREE]).env("PIDS", &file));
     let pids = members(&file);
     // The command is in the same group.
-    is_sent(-terminal.pid(), Signal::SIGKILL);
+    send(-terminal.pid(), Signal::SIGKILL);
     Turn::had(&redis, &[]).leaves();
     assert!(!pids.into_iter().any(is_alive));
     terminal.dies_of(Signal::SIGKILL);
@@ -252,8 +247,8 @@ fn a_run_of_which_both_die_at_once_still_loses_its_command() {
     let guard = parent_of(command);
     // Neither can notice the other's end.
     freeze(running.pid());
-    is_sent(guard, Signal::SIGKILL);
-    is_sent(running.pid(), Signal::SIGKILL);
+    send(guard, Signal::SIGKILL);
+    send(running.pid(), Signal::SIGKILL);
     eventually("the command is gone", || !is_alive(command));
     eventually("the lease has ended", || is_free(&redis));
 }
@@ -416,7 +411,7 @@ fn stays_locked_though_the_guard_is_killed(authority: &impl Authority) {
         let words = ["run", "job", "-t", "1h"].iter().chain(&options).chain(&["-c", "echo pid $$; exec sleep 300"]);
         let mut running = authority.nxlock(words.copied()).start();
         let command: i32 = running.line("pid ").parse().unwrap();
-        is_sent(parent_of(command), Signal::SIGKILL);
+        send(parent_of(command), Signal::SIGKILL);
         running.finish().exits(70).says("its guard (process ");
         assert!(!is_alive(command));
         let left = lease_left(authority);
@@ -547,7 +542,7 @@ fn signalled_while_the_guard_is_frozen(authority: &impl Authority, signal: &str,
     if and_nxlock {
         running.line(&format!("got-{signal}"));
     }
-    is_sent(guard, Signal::SIGCONT);
+    send(guard, Signal::SIGCONT);
     running.signal(Signal::SIGUSR2);
     running.line("end");
     running.finish().exits(4).text()
@@ -569,7 +564,7 @@ fn a_signal_of_another_process_to_the_guard_alone_does_not_reach_the_command() {
     assert!(!text.contains("got-"), "{text}");
     // Nor does that of a process that lives.
     let mut running = local.nxlock(["run", "job", "-c", COUNTS_BEHIND_THE_GUARD]).start();
-    is_sent(parent_of(running.line("pid ").parse().unwrap()), Signal::SIGUSR1);
+    send(parent_of(running.line("pid ").parse().unwrap()), Signal::SIGUSR1);
     running.signal(Signal::SIGUSR2);
     running.line("end");
     let text = running.finish().exits(4).text();
@@ -616,11 +611,11 @@ fn the_guard_gives_back_what_nxlock_was_giving_back<T>(authority: &impl Authorit
     let left = killed_while_it_gives_back(authority, &[], &hold);
     eventually("it is free", || is_free(authority));
     assert!(is_alive(left), "it was to be left alone");
-    is_sent(left, Signal::SIGKILL);
+    send(left, Signal::SIGKILL);
     let left = killed_while_it_gives_back(authority, &["--at-least", "1m"], &hold);
     eventually("the rest of the minute is left", || lease_left(authority).as_secs() <= 60);
     assert!(!is_free(authority) && is_alive(left));
-    is_sent(left, Signal::SIGKILL);
+    send(left, Signal::SIGKILL);
     break_it(authority);
 }
 
@@ -746,7 +741,7 @@ fn the_command_is_not_killed_by_a_guard_that_was_told_to_leave() {
     eventually("it ends", || running.has_ended());
     assert!(is_alive(left) && is_free(&local));
     assert_eq!(running.descendants(), [left], "the guard is gone");
-    is_sent(left, Signal::SIGKILL);
+    send(left, Signal::SIGKILL);
 }
 
 #[test]
@@ -758,12 +753,12 @@ fn whatever_happens_to_the_command_of_a_frozen_nxlock_its_end_is_reported() {
     let command: i32 = running.line("pid ").parse().unwrap();
     freeze(running.pid());
     for _ in 0..600 {
-        is_sent(command, Signal::SIGSTOP);
+        send(command, Signal::SIGSTOP);
         eventually("it stops", || state_of(command) == Some('T'));
-        is_sent(command, Signal::SIGCONT);
+        send(command, Signal::SIGCONT);
         eventually("it goes on", || state_of(command) != Some('T'));
     }
-    is_sent(command, Signal::SIGKILL);
+    send(command, Signal::SIGKILL);
     running.signal(Signal::SIGCONT);
     running.finish().exits(137);
 }

@@ -17,12 +17,11 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use crate::support::turns::{Turn, is_free, is_renewed, lock_status};
-use crate::support::{Authority, Five, Local, Nxlock, Redis, Running, eventually, is_alive};
+use crate::support::{Authority, Five, Local, Nxlock, Redis, Running, eventually, is_alive, send};
 
 /// A script that holds `job` through a keeper, and runs until told to end. It prints `lost` when told of a loss.
 struct Script {
@@ -62,7 +61,7 @@ impl Script {
     }
 
     fn signal_keeper(&self, signal: Signal) {
-        kill(Pid::from_raw(self.keeper), signal).expect("it is there");
+        send(self.keeper, signal);
     }
 
     #[track_caller]

@@ -25,13 +25,12 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 
 use crate::support::record::field;
 use crate::support::turns::Turn;
 use crate::support::{
-    Authority, Local, Nxlock, Running, built, eventually, eventually_some, is_alive, name_of, text_of, wall,
+    Authority, Local, Nxlock, Running, built, eventually, eventually_some, is_alive, name_of, send, text_of, wall,
 };
 
 /// A directory with a long timeout: hundreds of callers at once take a while on a busy machine.
@@ -64,7 +63,7 @@ fn is_killed(running: &mut Running) {
 
 #[track_caller]
 fn pid_is_killed(pid: i32) {
-    kill(Pid::from_raw(pid), Signal::SIGKILL).expect("it runs");
+    send(pid, Signal::SIGKILL);
     eventually("it is dead", || !is_alive(pid));
 }
 

@@ -4,13 +4,12 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 
 use crate::alarms;
 use crate::readme::{put, ran, shell, workplace};
 use crate::support::turns::queue_of;
-use crate::support::{Nxlock, Redis, Running, eventually, may_unshare, name_of, program};
+use crate::support::{Nxlock, Redis, Running, eventually, may_unshare, name_of, program, send};
 
 /// Returns the verbatim blocks under a heading of the page.
 pub fn under(heading: &str) -> Vec<String> {
@@ -635,7 +634,7 @@ fn a_container_runs_its_command_under_a_lock() {
         let mut watching = inside(&[place, "status", "--watch", "nightly"]).start();
         eventually("it watches", || watching.stdout().contains("nightly"));
         let nxlock = watching.descendants().into_iter().find(|pid| name_of(*pid) == "nxlock").expect("it runs");
-        kill(Pid::from_raw(nxlock), signal).unwrap();
+        send(nxlock, signal);
         eventually("it ends", || watching.has_ended());
         watching.finish().exits(128 + signal as i32);
     }

@@ -5,10 +5,11 @@ use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 
-use crate::support::{Nxlock, Redis, eventually, eventually_some, is_alive, name_of, program, state_of, write_program};
+use crate::support::{
+    Nxlock, Redis, eventually, eventually_some, is_alive, name_of, program, send, state_of, write_program,
+};
 
 /// Runs a command with and without nxlock, in a shell after `before`, and asserts that it prints the same.
 fn same_with_and_without(before: &str, command: &str) -> String {
@@ -295,7 +296,7 @@ fn the_command_has_no_descriptors_but_the_callers() {
         let entries = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().flatten();
         let mut numbers: Vec<i32> = entries.map(|entry| entry.file_name().to_str().unwrap().parse().unwrap()).collect();
         numbers.sort_unstable();
-        kill(Pid::from_raw(pid), Signal::SIGTERM).unwrap();
+        send(pid, Signal::SIGTERM);
         // Without nxlock it dies of the signal; nxlock reports that as a status.
         assert!(running.finish().status.into_raw() != 0);
         numbers
@@ -350,7 +351,7 @@ fn a_command_killed_by_somebody_else_gives_the_lock_back() {
     let redis = Redis::start();
     let mut running = redis.nxlock(["run", "job", "-c", "echo pid $$; exec sleep 300"]).start();
     let pid: i32 = running.line("pid ").parse().unwrap();
-    kill(Pid::from_raw(pid), Signal::SIGKILL).unwrap();
+    send(pid, Signal::SIGKILL);
     running.finish().exits(137);
 }
 

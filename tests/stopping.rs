@@ -2,10 +2,9 @@
 
 use std::time::Duration;
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 
-use crate::support::{Redis, eventually, is_alive, now, text_of};
+use crate::support::{Redis, eventually, is_alive, now, send, text_of};
 
 /// Ignores TERM, HUP and INT, in all of its processes.
 const DEAF: &str = r#"trap "" TERM HUP INT; echo up; while :; do echo beat >> "$LOG"; sleep 0.02; done"#;
@@ -178,6 +177,6 @@ fn a_tree_that_was_left_behind_is_not_ours_any_more() {
     let pid: i32 = running.line("pid ").parse().unwrap();
     eventually("it ends", || running.has_ended());
     assert!(is_alive(pid));
-    kill(Pid::from_raw(pid), Signal::SIGTERM).unwrap();
+    send(pid, Signal::SIGTERM);
     eventually("it dies of what it is sent", || !is_alive(pid));
 }

@@ -117,16 +117,22 @@ pub fn state_of(pid: i32) -> Option<char> {
     (!matches!(state, 'Z' | 'X')).then_some(state)
 }
 
+/// Sends a signal to a process, or to the group of a negative number.
+#[track_caller]
+pub fn send(pid: i32, signal: Signal) {
+    kill(Pid::from_raw(pid), signal).expect("it is there");
+}
+
 /// Stops a process by SIGSTOP, but not in the middle of a request to a directory: nobody else could use the record that
 /// it has locked.
 #[track_caller]
 pub fn freeze(pid: i32) {
     eventually("it is frozen between two requests", || {
-        kill(Pid::from_raw(pid), Signal::SIGSTOP).expect("it runs");
+        send(pid, Signal::SIGSTOP);
         eventually("it is frozen", || state_of(pid) == Some('T'));
         let has_locked = has_flock(pid);
         if has_locked {
-            kill(Pid::from_raw(pid), Signal::SIGCONT).expect("it stands still");
+            send(pid, Signal::SIGCONT);
         }
         !has_locked
     });

@@ -5,7 +5,7 @@ use nix::unistd::Pid;
 
 use crate::support::{
     Authority, Local, Nxlock, Redis, Terminal, children_of, eventually, eventually_some, is_alive, may_unshare,
-    name_of, parent_of, state_of, text_of,
+    name_of, parent_of, send, state_of, text_of,
 };
 
 const CTRL_C: &str = "\x03";
@@ -15,11 +15,6 @@ const CTRL_D: &str = "\x04";
 
 fn run(redis: &Redis, script: &str) -> Terminal {
     Terminal::start(redis.nxlock(["run", "job", "-c", script]))
-}
-
-/// Sends a signal to a process, or to the group of a negative number.
-fn send(pid: i32, signal: Signal) {
-    kill(Pid::from_raw(pid), signal).unwrap();
 }
 
 /// Starts a shell with job control, at a terminal.

@@ -7,9 +7,6 @@ mod screen;
 
 use std::time::Duration;
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
-
 use crate::support::{Nxlock, Redis, Terminal, children_of, eventually, eventually_some, name_of};
 
 /// Returns what a screen showed last, line by line, without colours.
@@ -82,10 +79,6 @@ fn is_restored(terminal: &mut Terminal) {
     let written = terminal.screen();
     assert_eq!(written.matches(ENTER).count(), written.matches(LEAVE).count(), "{written:?}");
     assert!(written.rfind(ENTER) < written.rfind(LEAVE), "{written:?}");
-}
-
-fn tell(pid: i32, signal: Signal) {
-    kill(Pid::from_raw(pid), signal).unwrap();
 }
 
 #[test]

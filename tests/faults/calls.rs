@@ -9,11 +9,10 @@ use std::fmt::{Display, Formatter, Result as Written};
 use std::hash::{BuildHasher, RandomState};
 use std::path::PathBuf;
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 
 use crate::support::turns::{Turn, acquire, break_it, is_free, lock_status, queue, release, turn};
-use crate::support::{Authority, Done, LIMIT, Local, Nxlock, Redis, Running, eventually, eventually_some};
+use crate::support::{Authority, Done, LIMIT, Local, Nxlock, Redis, Running, eventually, eventually_some, send};
 use crate::support::{may_trace, now, text_of};
 
 /// How many cases of a scene a run of the tests tries, about.
@@ -368,7 +367,7 @@ fn a_waiter_that_could_not_see_once_whether_a_watched_process_has_ended_looks_ag
         let words = ["acquire", "job", "-t", "1h", "--while-pid", &watched.pid().to_string()];
         let token = scene.authority.nxlock(words).run().exits(0).text();
         let keeper = token.split(':').nth(3).and_then(|pid| pid.parse().ok()).expect("the token names the keeper");
-        kill(Pid::from_raw(keeper), Signal::SIGKILL).expect("it is there");
+        send(keeper, Signal::SIGKILL);
         drop(watched);
         runs(scene)
     });

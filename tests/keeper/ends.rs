@@ -1,11 +1,11 @@
 //! What happens when the watched process, the keeper or a waiting `acquire` is killed, stopped or signalled.
 
-use nix::sys::signal::{Signal, kill, killpg};
+use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
 use super::{Bystander, LONG, Script};
 use crate::support::turns::{Turn, is_free, lock_status, queue};
-use crate::support::{Authority, Local, Redis, Running, Terminal, eventually, is_alive, state_of};
+use crate::support::{Authority, Local, Redis, Running, Terminal, eventually, is_alive, send, state_of};
 
 fn is_free_at_once_when_the_script_is_killed(authority: &impl Authority) {
     let script = Script::holding(authority, LONG);
@@ -45,7 +45,7 @@ fn a_keeper_that_is_killed_before_it_reports_a_grant_may_have_had_one() {
     let pid = std::process::id().to_string();
     let waits = redis.nxlock(["acquire", "job", "--while-pid", &pid, "--ttl", "1h"]).start();
     eventually("its keeper is in the queue", || queue(&redis).len() == 1);
-    kill(Pid::from_raw(queue(&redis)[0]), Signal::SIGKILL).unwrap();
+    send(queue(&redis)[0], Signal::SIGKILL);
     waits.finish().exits(70).prints("").says("killed by SIGKILL").says("ends by itself within 1h");
     // Until then the holder would leave it the lock.
     eventually("the server has noticed that it is gone", || redis.others_connected() == 1);
@@ -163,7 +163,7 @@ fn a_request_to_stop_that_comes_before_the_token_is_printed_gives_the_lock_back(
 fn nobody_is_told_of_the_loss_of_a_lock_whose_token_was_not_printed() {
     let told = Told::by(|waits| waits.signal(Signal::SIGSTOP));
     let (redis, waits, keeper, mut bystander) = is_granted_unheard(told);
-    kill(Pid::from_raw(keeper), Signal::SIGTERM).unwrap();
+    send(keeper, Signal::SIGTERM);
     eventually("it is free", || is_free(&redis));
     waits.signal(Signal::SIGCONT);
     waits.finish().exits(70).says("its keeper has ended");

@@ -14,7 +14,7 @@ use serde_json::Value;
 use super::{granted_after, is_killed, refused_to_run, takes_less_than};
 use crate::support::record::{field, lines, state, with};
 use crate::support::turns::{Turn, is_free, lock_status, next_holder, queue, queue_is, release};
-use crate::support::{Authority, Local, Running, eventually, freeze, is_alive, state_of, text_of, wall};
+use crate::support::{Authority, Local, Running, eventually, freeze, is_alive, send, state_of, text_of, wall};
 
 const LONG: [&str; 2] = ["--ttl", "1h"];
 /// The reason of a share that no process keeps.
@@ -181,7 +181,7 @@ fn a_run_that_has_lost_its_share_leaves_no_line_of_it() {
         if has_visitor {
             local.nxlock(["run", "job", "--", "true"]).run().exits(0);
         }
-        kill(Pid::from_raw(run.pid()), Signal::SIGCONT).unwrap();
+        send(run.pid(), Signal::SIGCONT);
         run.finish().exits(76);
         assert!(!has_holders(&local));
     };

@@ -3,12 +3,11 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 
 use crate::support::turns::is_free;
 use crate::support::{
-    Authority, Local, Redis, built, children_of, eventually, eventually_some, is_alive, state_of, write_program,
+    Authority, Local, Redis, built, children_of, eventually, eventually_some, is_alive, send, state_of, write_program,
 };
 
 #[test]
@@ -25,7 +24,7 @@ fn a_command_that_asks_to_be_traced_has_not_ended_when_it_stops_for_it() {
         assert!(!running.has_ended(), "{}", running.stderr());
         running.descendants().into_iter().find(|pid| state_of(*pid) == Some('t'))
     });
-    kill(Pid::from_raw(pid), Signal::SIGKILL).unwrap();
+    send(pid, Signal::SIGKILL);
     running.finish().exits(137);
     assert!(is_free(&local));
 }

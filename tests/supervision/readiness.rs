@@ -1,13 +1,12 @@
 //! The guard and the command's process are forked while the server decides: nothing starts before the grant, and nothing
 //! is left without one.
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 
 use crate::support::turns::{Turn, is_free, is_queued};
 use crate::support::{
     Authority, Nxlock, Redis, Running, children_of, eventually, eventually_some, freeze, is_alive, may_trace,
-    may_unshare, name_of, program, state_of, we_are_root,
+    may_unshare, name_of, program, send, state_of, we_are_root,
 };
 
 /// A run whose server hangs: what the lock's command is to be run by is there, and waits.
@@ -41,10 +40,6 @@ impl Ready {
     fn is_gone(&self) -> bool {
         !is_alive(self.guard) && !is_alive(self.child)
     }
-}
-
-fn send(pid: i32, signal: Signal) {
-    kill(Pid::from_raw(pid), signal).expect("it is there");
 }
 
 #[test]

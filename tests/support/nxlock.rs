@@ -15,7 +15,7 @@ use nix::sys::signal::{SigHandler, Signal, kill, signal};
 use nix::unistd::{Pid, setsid};
 use serde_json::Value;
 
-use super::{eventually_some, now};
+use super::{eventually_some, now, send};
 
 /// Returns the path of the binary under test.
 pub fn program() -> &'static str {
@@ -156,7 +156,7 @@ impl Running {
     }
 
     pub fn signal(&self, signal: Signal) {
-        kill(Pid::from_raw(self.pid()), signal).expect("it runs");
+        send(self.pid(), signal);
     }
 
     pub fn stdout(&self) -> String {

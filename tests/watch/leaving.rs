@@ -2,9 +2,9 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
-use super::{ENTER, LEAVE, is_restored, selects, tell, viewer, watch};
+use super::{ENTER, LEAVE, is_restored, selects, viewer, watch};
 use crate::support::turns::{acquire, release};
-use crate::support::{Nxlock, Redis, Terminal, eventually, is_alive, lasts, state_of};
+use crate::support::{Nxlock, Redis, Terminal, eventually, is_alive, lasts, send, state_of};
 
 #[test]
 fn the_terminal_is_as_it_was_whatever_ends_the_view() {
@@ -20,7 +20,7 @@ fn the_terminal_is_as_it_was_whatever_ends_the_view() {
     for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT] {
         let mut terminal = watch(&redis, "");
         selects(&mut terminal, "job ");
-        tell(viewer(&terminal), signal);
+        send(viewer(&terminal), signal);
         terminal.shows(&format!("as before, {}.", 128 + signal as i32));
         is_restored(&mut terminal);
     }
@@ -63,7 +63,7 @@ fn a_terminal_that_takes_nothing_does_not_keep_the_view_from_ending() {
         terminal.resize(250, 70);
         lasts(Duration::from_millis(20));
     }
-    tell(viewer, Signal::SIGTERM);
+    send(viewer, Signal::SIGTERM);
     eventually("it is gone", || !is_alive(viewer));
     names.iter().for_each(|name| redis.delete(name));
 }
@@ -89,7 +89,7 @@ fn ctrl_z_gives_the_terminal_back_and_fg_draws_it_again() {
         shell.shows("> ");
     }
     // A signal that nobody typed has the same effect.
-    tell(viewer, Signal::SIGTSTP);
+    send(viewer, Signal::SIGTSTP);
     eventually("it is stopped", || state_of(viewer) == Some('T'));
     is_restored(&mut shell);
     shell.types("fg\n");
