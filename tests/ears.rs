@@ -9,8 +9,7 @@ use nix::sys::signal::Signal;
 
 use crate::support::turns::{Turn, queue, turn};
 use crate::support::{
-    Authority, Cluster, Fate, OverTcp, Proxy, Redis, Secure, Sentinels, Storm, answered, eventually, eventually_some,
-    lasts, now,
+    Authority, Cluster, Fate, OverTcp, Proxy, Redis, Secure, Sentinels, Storm, answered, eventually, lasts, now,
 };
 
 fn listeners(redis: &Redis) -> usize {
@@ -25,19 +24,11 @@ fn subscriptions(proxy: &Proxy) -> usize {
 /// second one.
 const PATIENT: [&str; 2] = ["--server-timeout", "40s"];
 
-/// Starts a waiter that soon gives up a request, and waits until it is in the queue: again if its first request was not
-/// answered in time.
+/// Starts a waiter that soon gives up a request, and waits until it is in the queue.
 #[track_caller]
 fn impatient(redis: &Redis) -> Turn {
-    eventually_some("its first request is answered in time", || {
-        let mut waiter = Turn::of(redis.nxlock(turn(&["--server-timeout", "1s"])));
-        eventually("it waits, or has ended", || waiter.running.has_ended() || queue(redis).contains(&waiter.pid()));
-        if waiter.running.has_ended() {
-            waiter.finish().exits(69);
-            return None;
-        }
-        Some(waiter)
-    })
+    let call = || redis.nxlock(turn(&["--server-timeout", "1s"]));
+    Turn::once("it is in the queue", call, |waiter| queue(redis).contains(&waiter.pid()))
 }
 
 /// Returns the connections of a server's clients, but for the one that asks.

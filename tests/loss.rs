@@ -2,7 +2,8 @@
 
 use std::time::{Duration, SystemTime};
 
-use crate::support::{Job, Nxlock, Redis, eventually, eventually_some, state_of, text_of, wall};
+use crate::support::turns::Turn;
+use crate::support::{Job, Nxlock, Redis, eventually, state_of, text_of, wall};
 
 /// Waits for a renewal, and returns when its lease expires at the server.
 fn end_of_fresh_lease(redis: &Redis, ttl: i64) -> SystemTime {
@@ -146,25 +147,16 @@ fn the_shortest_lease_is_kept_as_well() {
 fn a_server_that_is_gone_at_the_end_costs_a_warning_and_not_the_status() {
     let mut redis = Redis::start();
     for hang in [true, false] {
-        let (reader, writer) = std::io::pipe().unwrap();
         let options = ["run", "job", "-t", "1m", "--server-timeout", "500ms", "-c", "echo up; read x; exit 3"];
-        let running = eventually_some("the lock is granted in time", || {
-            let mut running = redis.nxlock(options).stdin_from(reader.try_clone().unwrap()).start();
-            eventually("it is up, or has ended", || running.has_ended() || running.stdout().starts_with("up\n"));
-            if running.has_ended() {
-                running.finish().exits(69);
-                return None;
-            }
-            Some(running)
-        });
+        let mut turn = Turn::once("it is up", || redis.nxlock(options), |turn| turn.running.stdout() == "up\n");
         if hang {
             redis.hang();
         } else {
             redis.kill();
         }
         let asked_to_end = crate::support::now();
-        drop(writer);
-        running.finish().exits(3).says("ends by itself within");
+        turn.is_told();
+        turn.finish().exits(3).says("ends by itself within");
         assert!(asked_to_end.elapsed() < Duration::from_secs(2) * 3, "held up for {:?}", asked_to_end.elapsed());
         if hang {
             redis.resume();

@@ -73,15 +73,8 @@ fn a_server_that_goes_away_while_we_wait_is_waited_for() {
     let mut redis = Redis::start();
     redis.put("lock:job", b"somebody", None);
     let options = ["run", "job", "--server-timeout", "300ms", "-w", "1m", "--", "echo", "ran"];
-    let mut waiter = eventually_some("the server answers in time", || {
-        let mut waiter = redis.nxlock(options).start();
-        eventually("it waits, or has ended", || waiter.stderr().contains(HELD) || waiter.has_ended());
-        if waiter.has_ended() {
-            waiter.finish().exits(69).says("no answer within");
-            return None;
-        }
-        Some(waiter)
-    });
+    let waits = |turn: &Turn| turn.running.stderr().contains(HELD);
+    let mut waiter = Turn::once("it waits", || redis.nxlock(options), waits).running;
     redis.kill();
     waiter.says("trying again");
     // For longer than the server timeout.

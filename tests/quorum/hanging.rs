@@ -2,22 +2,7 @@ use std::time::Duration;
 
 use crate::quorum::{OTHERS, nothing_is_left, told_by_all, unreachable_for};
 use crate::support::turns::{Turn, acquire, turn};
-use crate::support::{Authority, Five, Nxlock, Redis, eventually, eventually_some, lasts, now};
-
-/// Starts a turn that gets so far, which takes answers: on a busy machine, its short time-out may end before the
-/// servers have answered for the first time. It is started again until they have.
-#[track_caller]
-fn once(what: &str, call: impl Fn() -> Nxlock, is_so: impl Fn(&Turn) -> bool) -> Turn {
-    eventually_some(what, || {
-        let mut turn = Turn::of(call());
-        eventually(what, || is_so(&turn) || turn.running.has_ended());
-        if turn.running.has_ended() {
-            turn.finish().exits(69);
-            return None;
-        }
-        Some(turn)
-    })
-}
+use crate::support::{Authority, Five, Nxlock, Redis, eventually, lasts, now};
 
 #[test]
 fn a_hanging_minority_does_not_slow_a_grant_and_is_undone_when_it_goes_on() {
@@ -90,7 +75,7 @@ fn a_waiter_has_its_turn_though_all_servers_hung_for_a_while() {
     three.iter().for_each(|redis| redis.put("lock:job", OTHERS, Some(600_000)));
     let servers = three.each_ref().map(Redis::url).join(" ");
     let call = || Nxlock::new(turn(&["-v", "-t", "30s", "--server-timeout", "500ms"])).env("NXLOCK_SERVER", &servers);
-    let mut waiter = once("it waits", call, |turn| turn.running.stderr().contains("waiting for \"job\""));
+    let mut waiter = Turn::once("it waits", call, |turn| turn.running.stderr().contains("waiting for \"job\""));
     // The lock ends while they hang.
     three.iter().for_each(|redis| redis.ask::<()>(&["PEXPIRE", "lock:job", "6300"]));
     three.iter().for_each(Redis::hang);
@@ -109,7 +94,7 @@ fn a_lock_is_given_back_where_it_was_granted_late() {
     let five = Five::start();
     five.each()[4].hang();
     let call = || five.nxlock(turn(&["-v", "-t", "30s", "--server-timeout", "300ms"]));
-    let mut holder = once("it is up", call, Turn::is_up);
+    let mut holder = Turn::once("it is up", call, Turn::is_up);
     holder.running.says("no answer within");
     five.each()[4].resume();
     eventually("it has granted what it was asked for", || {

@@ -27,6 +27,21 @@ impl Turn {
         Turn { running: call.stdin_from(reader).start(), until_dropped: Some(writer) }
     }
 
+    /// Starts a call that comes so far, which takes an answer. On a busy machine, a short time-out may end before a server has
+    /// answered for the first time, and the call ends with 69: it is started again.
+    #[track_caller]
+    pub fn once(what: &str, call: impl Fn() -> Nxlock, is_so: impl Fn(&Turn) -> bool) -> Turn {
+        eventually_some(what, || {
+            let mut turn = Turn::of(call());
+            eventually(what, || is_so(&turn) || turn.running.has_ended());
+            if turn.running.has_ended() {
+                turn.finish().exits(69);
+                return None;
+            }
+            Some(turn)
+        })
+    }
+
     /// Starts a turn and waits until it holds the lock.
     #[track_caller]
     pub fn had(authority: &impl Authority, options: &[&str]) -> Turn {

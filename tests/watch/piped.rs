@@ -88,12 +88,8 @@ fn it_ends_quietly_when_nobody_reads_any_more() {
 fn a_server_that_is_away_at_first_is_a_failure_and_one_that_goes_later_is_waited_for() {
     let mut redis = Redis::start();
     redis.nxlock(["status", EVERY, "-s", "unix:///no/such/socket", "--server-timeout", "100ms"]).run().exits(69);
-    // On a busy machine, the first answer may take longer.
-    let mut watch = eventually_some("the server answers in time", || {
-        let mut watch = redis.nxlock(["--server-timeout", "300ms", "status", EVERY, "job"]).start();
-        eventually("it shows the lock, or has ended", || watch.has_ended() || watch.stdout().contains("job   free"));
-        (!watch.has_ended()).then_some(watch)
-    });
+    let call = || redis.nxlock(["--server-timeout", "300ms", "status", EVERY, "job"]);
+    let mut watch = Turn::once("it shows the lock", call, |turn| turn.running.stdout().contains("job   free")).running;
     redis.kill();
     watch.says("trying again");
     redis.restart();
