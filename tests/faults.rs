@@ -2,7 +2,7 @@
 
 mod calls;
 
-use std::io::{PipeWriter, Write};
+use std::io::{PipeReader, PipeWriter, Read, Write};
 use std::time::Duration;
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
@@ -273,11 +273,24 @@ fn a_log_that_nobody_reads_does_not_hold_up_a_command_whose_lease_runs() {
         let (reader, writer) = std::io::pipe().unwrap();
         let words = options.iter().chain(&["run", "job", "-t", "6s", "--", "echo", "up"]).copied();
         let waiter = Turn::of(redis.nxlock(words).stderr_to(writer.try_clone().unwrap())).once_queued(&redis);
+        // Until it has the lock, it waits for its reader.
+        hears(&reader, "waiting for \"job\"");
         fill(&writer);
         holder.leaves();
         waiter.running.finish().exits(0).prints("up\n");
         drop(reader);
     }
+}
+
+/// Reads until this was said.
+#[track_caller]
+fn hears(pipe: &PipeReader, text: &str) {
+    fcntl(pipe, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).unwrap();
+    let mut said = Vec::new();
+    eventually("it is said", || {
+        let _ = (&mut &*pipe).read_to_end(&mut said);
+        String::from_utf8_lossy(&said).contains(text)
+    });
 }
 
 /// Writes until the pipe is full.
