@@ -6,7 +6,7 @@
 use std::path::PathBuf;
 use std::time::SystemTime;
 
-use super::{Authority, Running};
+use super::{Authority, Running, eventually};
 
 /// A child, and a daemon in a session of its own, forked twice, that ignores TERM, HUP and INT.
 const TREE: &str = r#"
@@ -21,12 +21,19 @@ pub struct Job {
 }
 
 impl Job {
+    #[track_caller]
     pub fn start(authority: &impl Authority, options: &[&str]) -> Job {
+        Job::try_start(authority, options).expect("it comes up")
+    }
+
+    /// Returns `None` if it ends before all of it has come up: on a busy machine, a short lease may end first.
+    #[track_caller]
+    pub fn try_start(authority: &impl Authority, options: &[&str]) -> Option<Job> {
         let pulse = authority.directory().join("pulse");
         let args = ["run", "job"].iter().chain(options).chain(&["-c", TREE]).copied();
         let mut running = authority.nxlock(args).env("PULSE", &pulse).start();
-        running.line("up");
-        Job { running, pulse }
+        eventually("it is up, or has ended", || running.stdout() == "up\n" || running.has_ended());
+        (!running.has_ended()).then_some(Job { running, pulse })
     }
 
     fn last_beat(&self) -> SystemTime {
