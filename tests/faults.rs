@@ -249,7 +249,7 @@ fn a_command_frozen_with_us_beyond_its_lease_does_nothing_more() {
     let log = redis.directory().join("log");
     // The command ignores TERM and is busy: it uses every moment that it gets.
     let script = "trap '' TERM; echo up; while :; do echo beat >> \"$LOG\"; done";
-    let mut job = redis.nxlock(["run", "job", "-t", "2s", "-c", script]).env("LOG", &log).start();
+    let mut job = redis.nxlock(["run", "job", "-t", "4s", "-c", script]).env("LOG", &log).start();
     job.line("up");
     job.signal(Signal::SIGSTOP);
     eventually("it is stopped", || state_of(job.pid()) == Some('T'));
