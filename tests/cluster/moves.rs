@@ -1,6 +1,9 @@
 //! A slot moves from one master to another while a lock in it is held and waited for.
 
-use std::io::Write;
+use std::io::{self, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::mpsc;
+use std::thread;
 use std::time::Duration;
 
 use super::seeds::seed;
@@ -9,7 +12,9 @@ use crate::support::turns::{
     Turn, acquire, break_it, counted, fences_rise, grants, holder_id, is_free, is_renewed, lock_status, next_holder,
     release, turn,
 };
-use crate::support::{Authority, Cluster, Nxlock, Redis, Running, answered, eventually, eventually_some, now, text_of};
+use crate::support::{
+    Authority, Cluster, LIMIT, Nxlock, Redis, Running, answered, eventually, eventually_some, now, text_of,
+};
 
 const LOCK: &str = "lock:job";
 const QUEUE: &str = "{lock:job}:queue";
@@ -506,6 +511,86 @@ fn a_grant_that_nobody_waits_for_any_more_is_undone_at_the_node_that_is_about_to
     assert!(is_free(&cluster));
 }
 
+/// Carries bytes both ways between a client and a port of this machine, until either side ends.
+fn carry(mut client: TcpStream, port: u16) -> io::Result<()> {
+    let mut server = TcpStream::connect(("127.0.0.1", port))?;
+    let (mut back, mut to) = (server.try_clone()?, client.try_clone()?);
+    thread::spawn(move || io::copy(&mut back, &mut to).and_then(|_| to.shutdown(Shutdown::Both)));
+    thread::spawn(move || io::copy(&mut client, &mut server).and_then(|_| server.shutdown(Shutdown::Both)));
+    Ok(())
+}
+
+/// A node's port as other nodes announce it to clients: it holds the first connection back until it is told to go on.
+struct Announced<'a> {
+    node: &'a Redis,
+    came: mpsc::Receiver<()>,
+    goes_on: mpsc::Sender<()>,
+}
+
+impl<'a> Announced<'a> {
+    fn by(teller: &Redis, node: &'a Redis) -> Announced<'a> {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port().to_string();
+        let (real, (comes, came), (goes_on, waits)) = (node.port(), mpsc::channel(), mpsc::channel());
+        thread::spawn(move || {
+            for (number, client) in listener.incoming().flatten().enumerate() {
+                if number == 0 {
+                    let _ = comes.send(());
+                    let _ = waits.recv();
+                }
+                let _ = carry(client, real);
+            }
+        });
+        node.ask::<()>(&["CONFIG", "SET", "cluster-announce-port", &port]);
+        let address = format!("127.0.0.1:{port}@");
+        eventually("it is announced", || teller.ask::<String>(&["CLUSTER", "NODES"]).contains(&address));
+        Announced { node, came, goes_on }
+    }
+
+    fn is_connected_to(&self) {
+        self.came.recv_timeout(LIMIT).expect("somebody connects");
+    }
+}
+
+impl Drop for Announced<'_> {
+    fn drop(&mut self) {
+        let _ = self.node.try_ask::<()>(&["CONFIG", "SET", "cluster-announce-port", "0"]);
+    }
+}
+
+#[test]
+fn a_lock_that_is_not_where_it_was_when_the_request_was_sent_there_is_not_taken_for_lost() {
+    let cluster = MASTERS.lend();
+    for verb in ["renew", "status", "release"] {
+        let token = acquire(&cluster, "10m");
+        let words = match verb {
+            "renew" => vec!["renew", "job", &token, "--ttl", "1h"],
+            "status" => vec!["status", "job"],
+            _ => vec!["release", "job", &token],
+        };
+        let old = cluster.at(LOCK);
+        let (old, new) = (&cluster.nodes[old], &cluster.nodes[(old + 1) % 3]);
+        let slot = cluster.begins_to_move(LOCK);
+        slot.carries_its_keys();
+        let announced = Announced::by(old, new);
+        let call = cluster.nxlock([&words[..], &["--server-timeout", "1m"]].concat()).start();
+        announced.is_connected_to();
+        // The slot goes round, and is about to be moved once more when the request arrives.
+        slot.ends();
+        cluster.moves(LOCK);
+        cluster.moves(LOCK);
+        let slot = cluster.begins_to_move(LOCK);
+        assert_eq!((slot.from().port(), slot.to().port()), (old.port(), new.port()));
+        announced.goes_on.send(()).unwrap();
+        call.finish().exits(0);
+        slot.ends();
+        if verb != "release" {
+            release(&cluster, &token);
+        }
+        assert!(is_free(&cluster));
+    }
+}
+
 #[test]
 fn a_lock_is_not_granted_at_the_node_that_was_about_to_have_it_once_its_move_is_called_off() {
     let cluster = MASTERS.lend();
@@ -555,16 +640,49 @@ fn a_grant_without_a_fence_is_none_and_gets_one_of_its_own_when_the_slot_has_arr
     full.ask::<()>(&["CONFIG", "SET", "maxmemory", "0"]);
 }
 
-#[test]
-fn a_user_without_scripts_locks_while_the_slot_is_on_its_way() {
-    let cluster = Cluster::of_masters();
+/// Returns calls by a user of a cluster who may not run scripts.
+fn without_scripts(cluster: &Cluster) -> impl Fn(&[&str]) -> Nxlock {
     for node in &cluster.nodes {
         let rules = "~lock:* +get +set +del +pttl +pexpire +type +watch +multi +exec +cluster|slots +asking";
         let words = ["ACL", "SETUSER", "plain", "on", ">pw"].into_iter().chain(rules.split_whitespace());
         node.ask::<()>(&words.collect::<Vec<_>>());
     }
     let url = format!("redis+cluster://plain:pw@{}", cluster.hosts());
-    let call = |words: &[&str]| cluster.nxlock(words.iter().copied()).env("NXLOCK_SERVER", &url);
+    move |words| cluster.nxlock(words.iter().copied()).env("NXLOCK_SERVER", &url)
+}
+
+#[test]
+fn a_lock_is_not_granted_at_a_node_that_was_about_to_have_it_when_the_request_was_sent_there() {
+    let cluster = Cluster::of_masters();
+    let without = without_scripts(&cluster);
+    let with = |words: &[&str]| cluster.nxlock(words.iter().copied());
+    for call in [&with as &dyn Fn(&[&str]) -> Nxlock, &without] {
+        let old = cluster.at(LOCK);
+        let (old, new) = (&cluster.nodes[old], &cluster.nodes[(old + 1) % 3]);
+        let slot = cluster.begins_to_move(LOCK);
+        slot.carries_its_keys();
+        let announced = Announced::by(old, new);
+        let newcomer = call(&["run", "job", "-n", "--server-timeout", "1m", "--", "echo", "ran"]).start();
+        announced.is_connected_to();
+        // The slot goes round, and is about to be moved once more when the request arrives.
+        slot.ends();
+        cluster.moves(LOCK);
+        cluster.moves(LOCK);
+        let token = acquire(&cluster, "10m");
+        let slot = cluster.begins_to_move(LOCK);
+        announced.goes_on.send(()).unwrap();
+        newcomer.finish().exits(75).prints("");
+        // Without scripts, it may keep the key until it expires.
+        new.ask::<()>(&["FLUSHALL"]);
+        slot.ends();
+        release(&cluster, &token);
+    }
+}
+
+#[test]
+fn a_user_without_scripts_locks_while_the_slot_is_on_its_way() {
+    let cluster = Cluster::of_masters();
+    let call = without_scripts(&cluster);
     let slot = cluster.begins_to_move(LOCK);
     let token = call(&["acquire", "job", "-t", "5m"]).run().exits(0).token();
     call(&["renew", "job", &token, "--ttl", "9m"]).run().exits(0);

@@ -164,7 +164,7 @@ impl Server {
         let (key, token, ttl_ms) = (self.key(operation), claim.token.as_str(), ttl.millis().to_string());
         let fields = [("token", token), ("ttl", &ttl_ms[..]), ("how", how(may_shorten))];
         let asked = Moment::now();
-        let answer = self.script_of_one(operation, &call_of_one("renew", &key, &fields), limit)?;
+        let answer = self.script_of_holder(operation, &call_of_one("renew", &key, &fields), limit)?;
         if claim.token.is_beside_setnx()
             && answer.verdict() == "not_yours"
             && answer.state().is_some_and(|state| state.kind == StateKind::Legacy)
@@ -197,7 +197,7 @@ impl Server {
         limit: Limit<'_>,
     ) -> Result<Option<LockState>, ScriptError> {
         let key = self.key(operation);
-        let answer = match self.script_of_one(operation, &release_of_one(&key, token), limit) {
+        let answer = match self.script_of_holder(operation, &release_of_one(&key, token), limit) {
             Err(ScriptError::Failed(error)) if error.kind == ErrorKind::WrongType => {
                 return Ok(Some(reply::wrong_type("another type")));
             }
@@ -211,6 +211,21 @@ impl Server {
         self.own(operation, token, "0", limit);
         self.leave_moving_queue(&key, token, limit);
         Ok(whose)
+    }
+
+    /// Runs a holder's script of the lock's own key. That the new node does not have the lock counts only if the old one,
+    /// asked once more, sends us there again: since it did, the slot may have come back, and be on its way once more.
+    fn script_of_holder(
+        &mut self,
+        operation: &Operation<'_>,
+        request: &Cmd,
+        limit: Limit<'_>,
+    ) -> Result<Answer, ScriptError> {
+        let answer = self.script_of_one(operation, request, limit)?;
+        match answer.verdict() == "not_yours" && self.client.sent_there().is_some() {
+            true => self.script_of_one(operation, request, limit),
+            false => Ok(answer),
+        }
     }
 
     /// Lets the note of a holder beside `SETNX` clients count for so many milliseconds more, or deletes it: 0.

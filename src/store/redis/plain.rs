@@ -143,7 +143,20 @@ impl Lock<'_> {
         };
         let [set, get, pttl] = three(self.client.ask_all(&[set, self.on("GET"), self.on("PTTL")], self.limit)?)?;
         if let Value::Okay = refuse_error(set)? {
-            return Ok(granted());
+            if self.client.sent_there().is_none() {
+                return Ok(granted());
+            }
+            // A grant of the new node counts only if the old one, asked afterwards, does not have the key: the slot may
+            // have come back, and be on its way once more. If it has, the key at the new node ends with our lease.
+            let confirmed = self.transact(claim, Change::Renew(ttl)).map_err(|failed| match failed {
+                // It may be granted all the same.
+                PlainError::NoReply(no_reply) => PlainError::NoReply(NoReply { sent: true, ..no_reply }),
+                unexpected @ PlainError::Unexpected(_) => unexpected,
+            });
+            return Ok(match confirmed? {
+                Done::Ours | Done::Longer(_) => granted(),
+                Done::NotOurs(state) => Acquired::Held(*state, QueuePlace { position: 0, length: 0 }),
+            });
         }
         let value = refuse_error(get)?;
         // Ours already, by a request whose reply was lost. The time of that grant is unknown, so the ttl starts anew.
@@ -178,13 +191,16 @@ impl Lock<'_> {
 
     fn look(&mut self) -> Result<(LockState, Option<String>), PlainError> {
         let question = [self.on("TYPE"), self.on("GET"), self.on("PTTL")];
-        let mut rounds = 0..ROUNDS;
+        let (mut rounds, mut was_there) = (0..ROUNDS, false);
         let [kind, get, pttl] = loop {
             let replies = three(self.client.ask_all(&question, self.limit).map_err(NoReply::of_read)?)?;
             // A cluster may move the key to another node between two of the requests, and the client follows a redirect in
             // the first reply only.
             let has_moved = self.client.is_of_a_cluster() && replies.iter().any(redirects);
-            if !has_moved || rounds.next().is_none() {
+            // As in `transact`.
+            let is_none = reply::text(&replies[0]).is_some_and(|kind| kind.raw() == "none");
+            let may_be_back = is_none && self.client.sent_there().is_some() && !std::mem::replace(&mut was_there, true);
+            if !(has_moved || may_be_back) || rounds.next().is_none() {
                 break replies;
             }
         };
@@ -229,6 +245,7 @@ impl Lock<'_> {
 
     /// Compares and acts in one step: EXEC does nothing if another client touched the key since WATCH.
     fn transact(&mut self, claim: &Claim, change: Change) -> Result<Done, PlainError> {
+        let mut was_there = false;
         for _ in 0..ROUNDS {
             let compare = [self.on("WATCH"), self.on("GET"), self.on("PTTL")];
             let [watched, get, pttl] = three(self.client.ask_all(&compare, self.limit).map_err(NoReply::of_read)?)?;
@@ -236,6 +253,10 @@ impl Lock<'_> {
             let value = refuse_error(get)?;
             let seen = seen(&value, &refuse_error(pttl)?);
             if !is(&value, claim) {
+                // That the new node of a slot does not have the lock counts only if the old one sends us there again.
+                if self.client.sent_there().is_some() && !std::mem::replace(&mut was_there, true) {
+                    continue;
+                }
                 return Ok(Done::NotOurs(Box::new(seen)));
             }
             let act = match (change, seen.expiry.left()) {
