@@ -21,13 +21,6 @@ fn asker(redis: &Redis, id: &str) -> Option<String> {
     Some(asked?.strip_prefix(id)?.strip_prefix(' ')?.to_owned())
 }
 
-/// Waits until a holder has renewed its lease, which it does at once when it is told of a change of the key.
-#[track_caller]
-fn renews(redis: &Redis) {
-    redis.ask::<()>(&["PEXPIRE", "lock:job", "30000"]);
-    eventually("the lease is renewed", || redis.pttl("lock:job") > 30_000);
-}
-
 #[test]
 fn a_request_that_nobody_finds_expires_with_the_lease() {
     let redis = Redis::start();
@@ -67,7 +60,7 @@ fn a_request_to_a_holder_of_the_past_does_not_concern_the_next() {
     holder.leaves();
     let next = Turn::had(&redis, &LONG);
     for _ in 0..3 {
-        renews(&redis);
+        redis.renews_soon("lock:job");
     }
     next.leaves();
     redis.has_only_a_fence();
@@ -79,13 +72,13 @@ fn a_request_that_cannot_be_read_costs_nobody_the_lock() {
     let holder = Turn::listening(&redis, &LONG);
     let id = holder_id(&redis);
     redis.ask::<i64>(&["LPUSH", WAITERS, "another's"]);
-    renews(&redis);
-    renews(&redis);
+    redis.renews_soon("lock:job");
+    redis.renews_soon("lock:job");
     redis.delete(WAITERS);
     for asked in ["another's", &id, &format!("{id} another's"), &format!("{id} ")] {
         redis.ask::<()>(&["HSET", WAITERS, "asked", asked]);
-        renews(&redis);
-        renews(&redis);
+        redis.renews_soon("lock:job");
+        redis.renews_soon("lock:job");
     }
     holder.leaves();
     redis.has_only_a_fence();
@@ -100,7 +93,7 @@ fn a_full_server_refuses_the_request_and_keeps_the_holder() {
     redis.ask::<()>(&["CONFIG", "SET", "maxmemory", "1"]);
     let call = || redis.nxlock(["release", "job", "--ask", &id, "--server-timeout", "1s"]);
     answered(call).exits(69).says("cannot ask for \"job\"").says("out of memory");
-    renews(&redis);
+    redis.renews_soon("lock:job");
     redis.ask::<()>(&["CONFIG", "SET", "maxmemory", "0"]);
     holder.leaves();
     redis.has_only_a_fence();

@@ -207,7 +207,7 @@ fn each_obstacle_has_its_status_and_settings_are_told_all_the_same() {
     };
     told(within("200ms", "redis://127.0.0.1:1"), 69, "refused");
     told(within("200ms", "unix:///no/such/socket"), 69, "no such file");
-    // What is known at once is not tried again.
+    // nxlock knows these results at once, and does not try again.
     let call = |url: &str| within("20s", url);
     told(call(""), 78, "no lock server is named");
     told(call("http://h"), 78, "cannot be used");

@@ -335,7 +335,7 @@ fn is_asked_once(redis: &Redis, proxy: &Proxy, renewals: u64) -> String {
 fn without_the_right_to_be_told_of_changes_requests_are_heard_and_the_other_way_round() {
     let redis = Redis::start();
     let all = "~lock:* ~{lock:*}:* resetchannels &lock:* +@all";
-    // Who hears nothing finds out by a renewal.
+    // A holder that hears nothing finds out when it renews the lock.
     for (less, says, ttl) in [
         ("-client", "tells us at once of requests, and not of changes", "10m"),
         ("-subscribe", "tells us at once of changes of the lock\n", "10m"),

@@ -181,13 +181,6 @@ fn the_lease_is_half_a_minute_unless_told_otherwise() {
     script.ends_untold();
 }
 
-/// Asserts that a keeper renews the lease: somebody shortens it, which the server tells the keeper at once.
-#[track_caller]
-fn renews_at_once(redis: &Redis) {
-    redis.ask::<()>(&["PEXPIRE", "lock:job", "8000"]);
-    eventually("the lease is renewed", || redis.pttl("lock:job") > 9_000);
-}
-
 /// With this lease, a waiter for the script's lock gets it long before the lease expires.
 const LONG: &str = "--ttl 1h";
 
@@ -203,7 +196,7 @@ fn a_keeper_that_waited_in_line_has_all_that_it_needs() {
     waits.says("waiting for \"job\"");
     holder.leaves();
     waits.line("up");
-    renews_at_once(&redis);
+    redis.renews_soon("lock:job");
     drop(until_dropped);
     waits.finish().within(Duration::from_secs(20));
     eventually("it is free", || is_free(&redis));

@@ -79,9 +79,9 @@ fn is_renewed_when_called(record: &Path) {
 /// Waits until a turn has the lock, and returns how long after a moment it was granted. Its fence tells: its command
 /// may start much later.
 #[track_caller]
-fn granted_after(told: SystemTime, turn: &mut Turn) -> Duration {
+fn granted_after(since: SystemTime, turn: &mut Turn) -> Duration {
     let granted = UNIX_EPOCH + Duration::from_micros(turn.up().parse().unwrap());
-    granted.duration_since(told).unwrap_or_default()
+    granted.duration_since(since).unwrap_or_default()
 }
 
 /// Returns the pid of the nxlock that a call started through another program.

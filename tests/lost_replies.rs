@@ -381,7 +381,7 @@ fn who_gives_up_undoes_the_first_of_several_requests_too() {
             done.exits(69);
             return Some((proxy, leaves));
         }
-        // What was held is refused, and all else is lost: no connection of this one stays.
+        // The server refuses the request that was held, and all others are lost: no connection of this call stays.
         proxy.lets_go();
         None
     });

@@ -222,7 +222,7 @@ fn what_a_request_to_give_up_says_reaches_no_terminal_raw() {
         let id = holder_id(&redis);
         redis.ask::<()>(&["HSET", "{lock:job}:waiters", "asked", &format!("{id} {token}")]);
         redis.ask::<()>(&["PEXPIRE", "{lock:job}:waiters", "60000"]);
-        // The holder is told, and renews at once: it needs no short lease, which a busy machine could cost it.
+        // The message makes the holder renew the lock at once. A short lease could end on a busy machine.
         redis.ask::<()>(&["PUBLISH", &format!("lock:job:holder:{id}"), "a"]);
         let done = running.finish().exits(143);
         assert!(done.stderr.contains("owned"), "{}", done.stderr);

@@ -138,7 +138,8 @@ fn hears_of(authority: &impl Authority, mut running: Running, gone: &str) {
     running.finish().exits(76);
 }
 
-/// Waits until a run that says all has said so many times, once for each lock and server, that it is told of changes.
+/// Waits until the log of a run with -v says so many times that a server tells it of changes: once for each lock and
+/// server.
 #[track_caller]
 fn is_told_of(running: &Running, times: usize) {
     let told = || running.stderr().matches("tells us at once of changes of the lock").count();

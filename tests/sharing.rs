@@ -311,7 +311,7 @@ fn whatever_companion_key_is_deleted_the_rule_holds_and_the_lock_comes_free() {
 #[test]
 fn after_flushall_every_share_is_lost_and_everybody_is_served() {
     let redis = Redis::start();
-    // They are told that the server was flushed.
+    // The server tells them that it was flushed.
     let held = [0, 1].map(|_| Turn::listening(&redis, &["-t", "1m", "--slots", "2"]));
     let mut waiting = [Turn::queued(&redis, &PAIR), Turn::queued(&redis, &PAIR)];
     redis.ask::<()>(&["FLUSHALL"]);

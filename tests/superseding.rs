@@ -187,7 +187,7 @@ fn a_dismissal_whose_reply_is_lost_is_told_again() {
     let redis = Redis::start();
     let holder = Turn::had(&redis, &[]);
     for fate in [Fate::Cut, Fate::ReplySwallowed] {
-        // The first two calls of the script ask and join; the third is told.
+        // With the first two calls of the script the waiter asks and joins; by the third it learns of its dismissal.
         let line = || {
             let calls = AtomicUsize::new(0);
             Proxy::by_command(&redis, move |_, words| {
@@ -292,9 +292,7 @@ fn a_full_server_refuses_newcomers_and_serves_the_newest() {
     let refused = || Some(redis.nxlock(["run", "job", "--supersede", "-w", "500ms", "true"]).run());
     let is_known = |done: &Done| done.stderr.contains("out of memory");
     eventually_some("the server refuses in time", || refused().filter(is_known)).exits(69);
-    // The holder is told of a change of the key, and renews the lock.
-    redis.ask::<()>(&["PEXPIRE", "lock:job", "30000"]);
-    eventually("the lock is renewed", || redis.pttl("lock:job") > 30_000);
+    redis.renews_soon("lock:job");
     redis.nxlock(["run", "other", "--supersede", "-n", "true"]).run().exits(69).says("out of memory");
     queue_is(&redis, &[newest.pid()]);
     holder.leaves();

@@ -520,7 +520,8 @@ fn carry(mut client: TcpStream, port: u16) -> io::Result<()> {
     Ok(())
 }
 
-/// A node's port as other nodes announce it to clients: it holds the first connection back until it is told to go on.
+/// A port that the other nodes announce in place of a node's own. The first connection is held back until the test lets
+/// it go on.
 struct Announced<'a> {
     node: &'a Redis,
     came: mpsc::Receiver<()>,

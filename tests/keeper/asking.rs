@@ -4,7 +4,7 @@ use std::fs::File;
 
 use serde_json::Value;
 
-use super::{Asked, Bystander, renews_at_once};
+use super::{Asked, Bystander};
 use crate::support::turns::{Turn, is_free};
 use crate::support::{Authority, Redis, User, answered, eventually, is_alive, we_are_root};
 
@@ -113,7 +113,7 @@ fn a_reader_that_hangs_does_not_cost_the_lease_and_its_end_gives_the_lock_back()
     let asks =
         redis.nxlock(["acquire", "job", "--while-pid", &bystander.pid(), "--ttl", "1h"]).stdout_to(writer).start();
     eventually("it is granted", || redis.exists("lock:job"));
-    renews_at_once(&redis);
+    redis.renews_soon("lock:job");
     asks.signal(nix::sys::signal::Signal::SIGTERM);
     asks.finish().dies_of(nix::sys::signal::Signal::SIGTERM);
     eventually("it is given back", || is_free(&redis));

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
-use super::{Asked, Bystander, LONG, Script, renews_at_once};
+use super::{Asked, Bystander, LONG, Script};
 use crate::support::turns::{Turn, break_it, holder_id, is_free, release};
 use crate::support::{
     Authority, Fate, Five, Local, Nxlock, Proxy, Redis, eventually, is_alive, lasts, may_unshare, now, program,
@@ -157,7 +157,7 @@ fn a_lock_that_is_renewed_after_all_is_kept_on() {
 fn a_server_that_hangs_for_a_while_costs_nothing() {
     let redis = Redis::start();
     let script = Script::holding(&redis, "--ttl 10s");
-    renews_at_once(&redis);
+    redis.renews_soon("lock:job");
     redis.hang();
     lasts(Duration::from_millis(4_500));
     redis.resume();

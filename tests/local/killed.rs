@@ -29,12 +29,12 @@ fn who_waits_is_woken_when_the_holder_is_killed() {
         let mut holder = Turn::had(&local, &LONG);
         let mut next = Turn::queued(&local, &LONG);
         let mut last = Turn::queued(&local, &LONG);
-        let told = wall();
+        let since = wall();
         is_killed(&mut holder.running);
-        let first = granted_after(told, &mut next);
-        let told = wall();
+        let first = granted_after(since, &mut next);
+        let since = wall();
         is_killed(&mut next.running);
-        let second = granted_after(told, &mut last);
+        let second = granted_after(since, &mut last);
         last.leaves();
         first + second
     });

@@ -110,9 +110,9 @@ fn who_waits_is_woken_by_the_end_of_the_last_process() {
         takes_less_than(Duration::from_secs(1), "the next one has it", || {
             let (_running, left) = orphaned(&local, options);
             let mut waiter = Turn::queued(&local, &[]);
-            let told = wall();
+            let since = wall();
             pid_is_killed(left);
-            let took = granted_after(told, &mut waiter);
+            let took = granted_after(since, &mut waiter);
             waiter.leaves();
             took
         });

@@ -65,8 +65,8 @@ fn the_kernel_tells_the_end_of_a_share() {
             let gone = if alone { 0..3 } else { 1..2 };
             held.drain(gone).for_each(|mut turn| is_killed_with_all(&mut turn.running));
             // It may have the lock by now: the test needs a while to see that all are dead.
-            let told = wall();
-            let took = granted_after(told, &mut next);
+            let since = wall();
+            let took = granted_after(since, &mut next);
             next.leaves();
             held.into_iter().for_each(Turn::leaves);
             took
@@ -82,9 +82,9 @@ fn the_kernel_tells_the_end_of_a_waiter() {
         let sharer = Turn::had(&local, &slots("5"));
         let mut alone = Turn::queued(&local, &LONG);
         let mut behind: Vec<Turn> = (0..4).map(|_| Turn::queued(&local, &slots("5"))).collect();
-        let told = wall();
+        let since = wall();
         is_killed(&mut alone.running);
-        let took = behind.iter_mut().map(|turn| granted_after(told, turn)).max();
+        let took = behind.iter_mut().map(|turn| granted_after(since, turn)).max();
         behind.into_iter().for_each(Turn::leaves);
         sharer.leaves();
         took.expect("some are behind it")
@@ -121,7 +121,7 @@ fn whichever_of_many_holders_ends_is_noticed_at_once() {
         let script = "echo \"up $NXLOCK_SLOT $NXLOCK_FENCE\"; read x; exit 0";
         let words = ["run", "job", "--slots", "80", "--ttl", "1h", "-c", script];
         let mut next = Turn::of(local.nxlock(words)).once_queued(&local);
-        let told = wall();
+        let since = wall();
         let pid = Pid::from_raw(i32::try_from(victim["pid"].as_i64().unwrap()).unwrap());
         kill(pid, Signal::SIGKILL).unwrap();
         let up = next.up();
@@ -129,7 +129,7 @@ fn whichever_of_many_holders_ends_is_noticed_at_once() {
         assert_eq!(taken, slot.to_string());
         // The time of the grant.
         let granted = UNIX_EPOCH + Duration::from_micros(fence.parse().unwrap());
-        let took = granted.duration_since(told).unwrap_or_default();
+        let took = granted.duration_since(since).unwrap_or_default();
         next.leaves();
         let kept = share(&local, &["--slots", "80"]);
         drop(kept);
@@ -153,8 +153,8 @@ fn a_frozen_waiter_keeps_those_behind_it_for_a_moment_only() {
     frozen.freeze();
     // Nobody gives the share back, and only the frozen one watches it.
     is_killed_with_all(&mut held.remove(0).running);
-    let told = wall();
-    let took = granted_after(told, &mut next);
+    let since = wall();
+    let took = granted_after(since, &mut next);
     // A poll of the second waiter, and the grace.
     assert!(took < Duration::from_secs(8), "{took:?}");
     assert!(!frozen.is_up());

@@ -76,7 +76,7 @@ fn after_the_lease_has_ended_it_is_a_loss_like_any_other() {
     let redis = Redis::start();
     let token = acquire(&redis, "10m");
     let time = loser(&redis, 100);
-    // What is known of the lease ends with it.
+    // nxlock's record of the lease ends with this key.
     redis.ask::<()>(&["PEXPIRE", WAITERS, "100"]);
     eventually("the lease has ended", || !redis.exists(WAITERS));
     redis.nxlock(["renew", "--key", KEY, &token, "--ttl", "10m"]).run().exits(76).says("old SETNX client");

@@ -60,7 +60,7 @@ impl Beginning {
 /// yet.
 fn forks_its_guard(authority: &impl Authority, options: &[&str]) -> (Running, Pid) {
     let token = acquire(authority, "10m");
-    // Whoever looks at what nxlock forks keeps it from reading a reply meanwhile.
+    // A test that looks at what nxlock forks keeps it from reading a reply meanwhile.
     let words = ["-v", "--server-timeout", "20s", "run", "job"].into_iter().chain(options.iter().copied());
     let running = authority.nxlock(words.chain(["--", "echo", "ran"])).start();
     is_queued(authority, running.pid());

@@ -254,12 +254,13 @@ impl Redis {
         eventually("it is renewed", || ends() > end + 10);
     }
 
-    /// Waits for a renewal of a lease of 30 s, and not until one is due: the server tells the holder that its lease was
-    /// changed, and it renews at once.
+    /// Waits for a renewal, and not until one is due: this halves what is left of the lease, the server tells the holder
+    /// that the key was changed, and the holder renews the lock at once.
     #[track_caller]
     pub fn renews_soon(&self, key: &str) {
-        assert!(self.ask::<bool>(&["PEXPIRE", key, "20000"]), "there is no {key}");
-        eventually("it is renewed", || self.pttl(key) > 20_000);
+        let half = self.pttl(key) / 2;
+        assert!(self.ask::<bool>(&["PEXPIRE", key, &half.to_string()]), "there is no {key}");
+        eventually("it is renewed", || self.pttl(key) > half);
     }
 
     pub fn delete(&self, key: &str) {
