@@ -154,7 +154,8 @@ impl Keeper {
     pub fn keep(mut self) {
         notify::kept();
         let end = loop {
-            if let Some(end) = self.look() {
+            // Renewals first: the thread that renews may have had a processor when this one had none.
+            if let Some(end) = self.take_renewals().or_else(|| self.look()) {
                 break end;
             }
             let deadline = if self.is_signalled { self.until } else { self.until - self.margin };
@@ -164,10 +165,11 @@ impl Keeper {
             let pauses = self.controls.iter().map(|control| control.socket.pause_ends());
             let until = pauses.fold(deadline.min(self.gives_up), Moment::min);
             match self.renewer.next(Limit { until, cancel: &fds.collect::<Vec<_>>(), ..Limit::NONE }) {
-                Ok(Arrived::Message(Renewal::Until(until))) => self.until = until,
-                Ok(Arrived::Message(Renewal::Asked(asker, name))) => self.give_up_for(&asker, name.as_ref()),
-                Ok(Arrived::Message(Renewal::Lost(state))) => break self.lose(&Lost::Taken(*state)),
-                Ok(Arrived::Message(Renewal::Uncertain(error))) => self.uncertain = Some(error),
+                Ok(Arrived::Message(renewal)) => {
+                    if let Some(end) = self.renewed(renewal) {
+                        break end;
+                    }
+                }
                 Ok(Arrived::Readable | Arrived::Time) => {}
                 Err(_) => {
                     self.signal();
@@ -205,6 +207,27 @@ impl Keeper {
             }
             End::Lost => {}
         }
+    }
+
+    /// Takes the renewals that have come, and returns how the keeper ends, if the lock is lost.
+    fn take_renewals(&mut self) -> Option<End> {
+        while let Some(renewal) = self.renewer.come() {
+            if let Some(end) = self.renewed(renewal) {
+                return Some(end);
+            }
+        }
+        None
+    }
+
+    /// Takes one renewal, and returns how the keeper ends, if the lock is lost.
+    fn renewed(&mut self, renewal: Renewal) -> Option<End> {
+        match renewal {
+            Renewal::Until(until) => self.until = until,
+            Renewal::Asked(asker, name) => self.give_up_for(&asker, name.as_ref()),
+            Renewal::Uncertain(error) => self.uncertain = Some(error),
+            Renewal::Lost(state) => return Some(self.lose(&Lost::Taken(*state))),
+        }
+        None
     }
 
     /// Returns how the keeper ends, if it must. Checks the lease first: the keeper, or the machine, may have been

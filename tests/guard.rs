@@ -3,15 +3,13 @@
 use std::fs;
 use std::time::Duration;
 
-use nix::sys::ptrace;
 use nix::sys::signal::{Signal, kill};
-use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::Pid;
 
 use crate::support::turns::{Turn, break_it, is_free, lease_left};
 use crate::support::{
-    Authority, Local, Nxlock, Redis, Running, Terminal, built, children_of, eventually, freeze, is_alive, lasts,
-    may_unshare, name_of, now, parent_of, program, send, state_of, text_of, we_are_root,
+    Authority, Local, MainThread, Nxlock, Redis, Running, Terminal, built, children_of, eventually, freeze, is_alive,
+    lasts, may_unshare, name_of, now, parent_of, program, send, state_of, text_of, we_are_root,
 };
 
 /// A command with a child in its group, a child in a session of its own, and a child that was forked twice and has an
@@ -297,13 +295,8 @@ fn a_frozen_nxlock_that_wakes_up_tells_of_the_loss() {
 }
 
 /// Stops the main thread of an nxlock, which tells the guard of renewals. Another thread goes on renewing.
-fn main_thread_stops(running: &Running) -> Pid {
-    let main = Pid::from_raw(running.pid());
-    eventually("it renews by a thread of its own", || names_of_threads(main).contains(&"renewer".into()));
-    ptrace::seize(main, ptrace::Options::empty()).unwrap();
-    ptrace::interrupt(main).unwrap();
-    waitpid(main, Some(WaitPidFlag::__WALL)).unwrap();
-    main
+fn main_thread_stops(running: &Running) -> MainThread {
+    MainThread::stopped(running.pid()).expect("a child of this process")
 }
 
 #[test]
@@ -313,7 +306,7 @@ fn a_command_that_its_guard_has_killed_in_time_did_not_end_by_itself() {
     let command: i32 = running.line("pid ").parse().unwrap();
     let main = main_thread_stops(&running);
     eventually("its guard has killed the command", || !is_alive(command));
-    ptrace::detach(main, None).unwrap();
+    main.goes_on();
     running.finish().exits(76).says("it could not be renewed in time");
     assert!(is_free(&local));
 }
@@ -332,7 +325,7 @@ fn a_lease_that_was_renewed_while_the_main_thread_had_no_processor_is_not_lost()
         // a quarter of a second before the end.
         eventually("nxlock would stop it", || stopped.elapsed() > Duration::from_millis(9100));
         running.signal(Signal::SIGUSR1);
-        ptrace::detach(main, None).unwrap();
+        main.goes_on();
         let done = running.finish();
         // On a busy machine, the guard was earlier.
         let is_late = began.elapsed() > Duration::from_secs(11);
@@ -341,11 +334,6 @@ fn a_lease_that_was_renewed_while_the_main_thread_had_no_processor_is_not_lost()
         done.status.code() == Some(3)
     });
     assert!(is_judged, "the main thread was always late");
-}
-
-fn names_of_threads(process: Pid) -> Vec<String> {
-    let threads = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
-    threads.map(|thread| text_of(&thread.path().join("comm")).trim_end().to_owned()).collect()
 }
 
 #[test]

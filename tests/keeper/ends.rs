@@ -1,11 +1,16 @@
 //! What happens when the watched process, the keeper or a waiting `acquire` is killed, stopped or signalled.
 
+use std::time::Duration;
+
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
-use super::{Bystander, LONG, Script};
+use super::telling::ends_as;
+use super::{Asked, Bystander, LONG, Script};
 use crate::support::turns::{Turn, is_free, lock_status, queue};
-use crate::support::{Authority, Local, Redis, Running, Terminal, eventually, is_alive, send, state_of};
+use crate::support::{
+    Authority, Local, MainThread, Redis, Running, Terminal, eventually, is_alive, now, send, state_of,
+};
 
 fn is_free_at_once_when_the_script_is_killed(authority: &impl Authority) {
     let script = Script::holding(authority, LONG);
@@ -110,6 +115,26 @@ fn a_keeper_that_was_stopped_for_longer_than_its_lease_tells_the_script_first() 
     script.keeper_ends();
     assert_eq!(lock_status(&redis)["holder"]["pid"], next.pid());
     next.leaves();
+}
+
+#[test]
+#[expect(clippy::print_stderr, reason = "who runs the tests is to know what they did not")]
+fn a_lock_that_was_renewed_while_the_keeper_had_no_processor_is_given_back_when_its_process_ends() {
+    let redis = Redis::start();
+    let bystander = Bystander::of(&redis);
+    let events = redis.directory().join("events").display().to_string();
+    let options = ["--while-pid", &bystander.pid(), "-t", "6s", "--json", "--events", &events];
+    let asked = Asked::of(redis.nxlock(["acquire", "job"].into_iter().chain(options)));
+    let keeper = asked.keeper();
+    let Some(main) = MainThread::stopped(keeper) else {
+        return eprintln!("skipped: this user may not trace a keeper, which is no descendant");
+    };
+    let stopped = now();
+    eventually("the lease that the main thread knows of has ended", || stopped.elapsed() > Duration::from_secs(6));
+    drop(bystander);
+    main.goes_on();
+    eventually("the keeper has ended", || !is_alive(keeper));
+    ends_as(&redis, &["granted", "released"]);
 }
 
 #[test]

@@ -12,7 +12,7 @@ fn told(authority: &impl Authority) -> Vec<String> {
 }
 
 /// Asserts the events, without the renewals, whose number varies.
-fn ends_as(authority: &impl Authority, expected: &[&str]) {
+pub fn ends_as(authority: &impl Authority, expected: &[&str]) {
     let told = told(authority);
     let rest: Vec<_> = told.iter().filter(|event| *event != "renewed").collect();
     assert_eq!(rest, expected, "{told:?}");

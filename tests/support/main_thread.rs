@@ -1,0 +1,39 @@
+//! Stops the main thread of an nxlock by ptrace(2), as if it had no processor, while its other threads go on.
+
+use std::fs;
+
+use nix::errno::Errno;
+use nix::sys::ptrace;
+use nix::sys::wait::{WaitPidFlag, waitpid};
+use nix::unistd::Pid;
+
+use super::{eventually, text_of};
+
+/// A main thread that is stopped. Only the thread of the test that has stopped it can let it go on.
+pub struct MainThread(Pid);
+
+impl MainThread {
+    /// Stops the main thread of this process, once another thread renews. `None` if the kernel does not let this user
+    /// trace the process, ptrace(2): where Yama is on, only a descendant may be traced.
+    #[track_caller]
+    pub fn stopped(pid: i32) -> Option<MainThread> {
+        let main = Pid::from_raw(pid);
+        eventually("it renews by a thread of its own", || names_of_threads(main).contains(&"renewer".into()));
+        match ptrace::seize(main, ptrace::Options::empty()) {
+            Err(Errno::EPERM) => return None,
+            seized => seized.expect("it is there"),
+        }
+        ptrace::interrupt(main).expect("it is seized");
+        waitpid(main, Some(WaitPidFlag::__WALL)).expect("it stops");
+        Some(MainThread(main))
+    }
+
+    pub fn goes_on(self) {
+        ptrace::detach(self.0, None).expect("it is stopped");
+    }
+}
+
+fn names_of_threads(process: Pid) -> Vec<String> {
+    let threads = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
+    threads.map(|thread| text_of(&thread.path().join("comm")).trim_end().to_owned()).collect()
+}
