@@ -197,9 +197,8 @@ impl Lock<'_> {
             // A cluster may move the key to another node between two of the requests, and the client follows a redirect in
             // the first reply only.
             let has_moved = self.client.is_of_a_cluster() && replies.iter().any(redirects);
-            // As in `transact`.
             let is_none = reply::text(&replies[0]).is_some_and(|kind| kind.raw() == "none");
-            let may_be_back = is_none && self.client.sent_there().is_some() && !std::mem::replace(&mut was_there, true);
+            let may_be_back = is_none && self.slot_may_be_back(&mut was_there);
             if !(has_moved || may_be_back) || rounds.next().is_none() {
                 break replies;
             }
@@ -253,8 +252,7 @@ impl Lock<'_> {
             let value = refuse_error(get)?;
             let seen = seen(&value, &refuse_error(pttl)?);
             if !is(&value, claim) {
-                // That the new node of a slot does not have the lock counts only if the old one sends us there again.
-                if self.client.sent_there().is_some() && !std::mem::replace(&mut was_there, true) {
+                if self.slot_may_be_back(&mut was_there) {
                     continue;
                 }
                 return Ok(Done::NotOurs(Box::new(seen)));
@@ -279,6 +277,13 @@ impl Lock<'_> {
             }
         }
         Err(busy())
+    }
+
+    /// Returns whether a node that does not have the lock may have lost its slot before it was asked: that the new node of a
+    /// slot lacks a key counts only if the old one, asked once more, sends us there again. `was_there` is whether it has
+    /// done so in this operation.
+    fn slot_may_be_back(&self, was_there: &mut bool) -> bool {
+        self.client.sent_there().is_some() && !std::mem::replace(was_there, true)
     }
 
     /// Executes commands, and returns the result of the first; none if nothing is done, because another client has touched
