@@ -7,7 +7,7 @@
 //! them once a majority whose grants are still valid knows that fence: the next holder meets one of those. If the votes
 //! are split, the candidate with the most keeps them and asks for the rest; the others give theirs up, by requests
 //! whose replies nobody awaits. A waiter asks one server first, the gate, and the others only if the gate would vote
-//! for it: a crowd meets there and does not split the votes.
+//! for it, or is late: a crowd meets there and does not split the votes.
 
 mod check;
 mod contention;
@@ -122,9 +122,10 @@ impl Quorum {
         // The last ballot of a wait decides between busy and free: there is no time to ask the others later.
         let gate = self.contention.gate().filter(|_| !is_last);
         if let Some(gate) = gate {
-            let soon = limit.no_later_than(asked + AT_THE_GATE.max(self.contention.took * 4));
+            let soon = asked + AT_THE_GATE.max(self.contention.took * 4);
             let has_said = |votes: &Votes| votes.of(gate).is_some();
-            self.go_on(&mut votes, &acquire, |node| node == gate, (soon, Stragglers::Awaited), has_said)?;
+            let patience = (limit, Stragglers::AwaitedUntil(soon));
+            self.go_on(&mut votes, &acquire, |node| node == gate, patience, has_said)?;
             if let Some(Answer::Held(seen)) = votes.of(gate) {
                 self.ballots.remove(&claim.name);
                 let state = self.contention.at_the_gate(seen);

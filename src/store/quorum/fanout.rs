@@ -43,12 +43,14 @@ struct Member {
     late_since: Option<Moment>,
 }
 
-/// What to do about nodes that have not replied when a majority has.
+/// What to do about nodes that have not replied, if the limit is not reached.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Stragglers {
     /// Wait for them.
     Awaited,
-    /// Wait for them, but not for those that are silent.
+    /// Wait for them until then. What they say later still counts when others are asked in the same operation.
+    AwaitedUntil(Moment),
+    /// Wait for them, but not for those that are silent when a majority has replied.
     AwaitedUnlessSilent,
     /// Leave them behind after four times as long as the majority took, or twice as long as their own last reply: what
     /// they say may decide.
@@ -156,12 +158,16 @@ impl Fanout {
         enough: impl Fn(&Votes) -> bool,
     ) -> io::Result<()> {
         let began = Moment::now();
-        let mut last = Moment::NEVER;
+        let mut last = if let Stragglers::AwaitedUntil(last) = others { last } else { Moment::NEVER };
         while !votes.all_in() && !enough(votes) {
-            if others != Stragglers::Awaited && last == Moment::NEVER && votes.answered() >= votes.quorum() {
-                let is_known = others == Stragglers::LeftBehind || self.are_silent(votes);
-                let least = if is_known { LEAST } else { SILENT_AFTER };
-                last = began + (began.elapsed() * 4).max(self.slowest(votes) * 2).max(least);
+            if last == Moment::NEVER && votes.answered() >= votes.quorum() {
+                let least = match others {
+                    Stragglers::Awaited | Stragglers::AwaitedUntil(_) => None,
+                    Stragglers::AwaitedUnlessSilent if !self.are_silent(votes) => Some(SILENT_AFTER),
+                    Stragglers::AwaitedUnlessSilent | Stragglers::LeftBehind => Some(LEAST),
+                };
+                let longest = |least| (began.elapsed() * 4).max(self.slowest(votes) * 2).max(least);
+                last = least.map_or(Moment::NEVER, |least| began + longest(least));
             }
             let Some(reply) = self.next(limit.no_later_than(last))? else {
                 if last.passed() || limit.until.passed() {
