@@ -275,6 +275,7 @@ impl Client {
         self.with = Some(connection.peer.address.clone());
         let requests: Vec<Cmd> = requests.iter().flat_map(|request| [cmd("ASKING"), request.clone()]).collect();
         let replies = self.converse(connection, &requests, limit)?;
+        self.sent_there = true;
         Ok(replies.into_iter().skip(1).step_by(2).collect())
     }
 

@@ -2,8 +2,9 @@
 //!
 //! Meanwhile the cluster refuses requests about several keys of which some are at one node and some at the other, or
 //! nowhere: TRYAGAIN. It serves one key at a time, at the old node if the key is there, and else at the new one (ASK).
-//! MIGRATE moves a key in one step, and the old node creates no keys any more, so a key is never at both: the lock's
-//! own key still decides who holds it. The queue is not served meanwhile: a waiter polls, and keeps its ticket.
+//! MIGRATE moves a key in one step, and the old node creates no keys any more: the lock's own key still decides who
+//! holds it. A key that the new node creates after the slot has come back to the old one is no lock: a grant of the new
+//! node counts once the old one, asked afterwards, sends nxlock there again. The queue is not served meanwhile: a waiter polls, and keeps its ticket.
 
 use redis::{Cmd, Value, cmd};
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 use redis::{Cmd, Value, cmd};
 
 use super::client::Client;
+use super::endpoint::Endpoint;
 use super::fault::{Fault, NoReply};
 use super::reply::{self, Operation, Unexpected};
 use super::request::WAITERS;
@@ -143,12 +144,14 @@ impl Lock<'_> {
         };
         let [set, get, pttl] = three(self.client.ask_all(&[set, self.on("GET"), self.on("PTTL")], self.limit)?)?;
         if let Value::Okay = refuse_error(set)? {
-            if self.client.sent_there().is_none() {
-                return Ok(granted());
-            }
+            let Some(new_node) = self.client.sent_there().cloned() else { return Ok(granted()) };
             // A grant of the new node counts only if the old one, asked afterwards, does not have the key: the slot may
-            // have come back, and be on its way once more. If it has, the key at the new node ends with our lease.
-            let confirmed = self.transact(claim, Change::Renew(ttl)).map_err(|failed| match failed {
+            // have come back, and be on its way once more. If it has, the key at the new node is no lock.
+            let confirmed = self.transact(claim, Change::Renew(ttl));
+            if !matches!(confirmed, Ok(Done::Ours | Done::Longer(_))) {
+                let _ = self.undo_there(&new_node, claim);
+            }
+            let confirmed = confirmed.map_err(|failed| match failed {
                 // It may be granted all the same.
                 PlainError::NoReply(no_reply) => PlainError::NoReply(NoReply { sent: true, ..no_reply }),
                 unexpected @ PlainError::Unexpected(_) => unexpected,
@@ -257,6 +260,7 @@ impl Lock<'_> {
                 }
                 return Ok(Done::NotOurs(Box::new(seen)));
             }
+            was_there = false;
             let act = match (change, seen.expiry.left()) {
                 (Change::Prolong(ttl), Some(left)) if left > ttl.get() => return Ok(Done::Longer(left)),
                 (Change::Renew(ttl) | Change::Prolong(ttl), _) => {
@@ -279,9 +283,19 @@ impl Lock<'_> {
         Err(busy())
     }
 
-    /// Returns whether a node that does not have the lock may have lost its slot before it was asked: that the new node of a
-    /// slot lacks a key counts only if the old one, asked once more, sends us there again. `was_there` is whether it has
-    /// done so in this operation.
+    /// Deletes the lock's key at a node that is only importing its slot, if its value is the claim's token.
+    fn undo_there(&mut self, new_node: &Endpoint, claim: &Claim) -> Result<(), PlainError> {
+        let compare = [self.on("WATCH"), self.on("GET")];
+        let replies = self.client.ask_there(new_node, &compare, self.limit)?;
+        if replies.get(1).is_some_and(|value| is(value, claim)) {
+            self.exec(&[self.on("DEL")])?;
+        }
+        Ok(())
+    }
+
+    /// Returns whether the slot may have been at its old node again when its new node was asked, which did not have the
+    /// lock: that the new node lacks a key counts only if the old one, asked once more, sends us there again. Notes in
+    /// `was_there` that it has sent us there.
     fn slot_may_be_back(&self, was_there: &mut bool) -> bool {
         self.client.sent_there().is_some() && !std::mem::replace(was_there, true)
     }
