@@ -209,7 +209,7 @@ impl Keeper {
         }
     }
 
-    /// Takes the renewals that have come, and returns how the keeper ends, if the lock is lost.
+    /// Takes the renewals that have come, and returns how the keeper ends, if it must.
     fn take_renewals(&mut self) -> Option<End> {
         while let Some(renewal) = self.renewer.come() {
             if let Some(end) = self.renewed(renewal) {
@@ -219,11 +219,11 @@ impl Keeper {
         None
     }
 
-    /// Takes one renewal, and returns how the keeper ends, if the lock is lost.
+    /// Takes one renewal, and returns how the keeper ends, if it must.
     fn renewed(&mut self, renewal: Renewal) -> Option<End> {
         match renewal {
             Renewal::Until(until) => self.until = until,
-            Renewal::Asked(asker, name) => self.give_up_for(&asker, name.as_ref()),
+            Renewal::Asked(asker, name) => return self.give_up_for(&asker, name.as_ref()),
             Renewal::Uncertain(error) => self.uncertain = Some(error),
             Renewal::Lost(state) => return Some(self.lose(&Lost::Taken(*state))),
         }
@@ -237,8 +237,8 @@ impl Keeper {
             return Some(self.lose(&Lost::Unconfirmed(self.uncertain.clone())));
         }
         if !self.is_signalled && (self.until - self.margin).passed() {
-            match self.owner() {
-                Some((owner, name)) => return Some(End::Leave(owner, name)),
+            match self.leave() {
+                Some(end) => return Some(end),
                 // A renewal may still succeed, but is no longer to be relied on.
                 None if self.is_relied_on() => self.report_loss(&Lost::Unconfirmed(self.uncertain.clone())),
                 None => return Some(End::GiveBack),
@@ -256,29 +256,29 @@ impl Keeper {
             Some(FrontState::Gone) => return Some(End::GiveBack),
             Some(FrontState::Nothing) | None => {}
         }
-        self.owner().map(|(owner, name)| End::Leave(owner, name))
+        self.leave()
     }
 
     /// Handles a lost lock: its owner has released it, or else the watched process must know.
     fn lose(&mut self, how: &Lost) -> End {
-        match self.owner() {
-            Some((owner, name)) => End::Leave(owner, name),
-            None => {
-                self.report_loss(how);
-                End::Lost
-            }
-        }
+        self.leave().unwrap_or_else(|| {
+            self.report_loss(how);
+            End::Lost
+        })
     }
 
-    /// Tells the watched process that somebody asks for the lock, and leaves it some time to end.
-    fn give_up_for(&mut self, asker: &Told, name: Option<&LockName>) {
-        if self.gives_up == Moment::NEVER && self.is_relied_on() {
+    /// Handles a request to give the lock up: its owner is about to release it, or else the watched process is told, and
+    /// has some time to end.
+    fn give_up_for(&mut self, asker: &Told, name: Option<&LockName>) -> Option<End> {
+        let end = self.leave();
+        if end.is_none() && self.gives_up == Moment::NEVER && self.is_relied_on() {
             notify::asked(asker, name, &self.what_follows());
             self.gives_up = Moment::now() + GIVES_UP_WITHIN;
             // The signal may have been for a loss that did not come about.
             self.is_signalled = false;
             self.signal();
         }
+        end
     }
 
     /// Reports that the lock is lost, or soon will be.
@@ -297,9 +297,9 @@ impl Keeper {
         }
     }
 
-    /// Returns the owner of a token that is about to release its lock, and the lock's name.
-    fn owner(&mut self) -> Option<(TokenOwner, LockName)> {
-        let find = |Control { socket, name, token }: &mut Control| Some((socket.owner(token)?, name.clone()));
+    /// Returns the end if the owner of a token is about to release its lock.
+    fn leave(&mut self) -> Option<End> {
+        let find = |Control { socket, name, token }: &mut Control| Some(End::Leave(socket.owner(token)?, name.clone()));
         self.controls.iter_mut().find_map(find)
     }
 

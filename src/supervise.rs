@@ -434,7 +434,9 @@ impl<'a> Supervisor<'a> {
     /// Stops the command as SIGTERM from another process does, once for all who ask for the lock. A lock that was lost
     /// and is renewed again can be asked for too.
     fn give_up_for(&mut self, asker: Box<Told>, name: Option<&LockName>) {
-        if self.asked_by.is_some() {
+        // A command that has ended is not stopped, nor is what it has left behind for good.
+        self.take_reports();
+        if self.asked_by.is_some() || self.ending.is_some() && self.leaves_descendants() {
             return;
         }
         self.asked_to_end = true;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::support::turns::{Turn, break_it, is_free, lease_left};
+use crate::support::turns::{Turn, break_it, holder_id, is_free, lease_left};
 use crate::support::{
     Authority, Local, MainThread, Nxlock, Redis, Running, Terminal, built, children_of, eventually, freeze, is_alive,
     lasts, may_unshare, name_of, now, parent_of, program, send, state_of, text_of, we_are_root,
@@ -334,6 +334,28 @@ fn a_lease_that_was_renewed_while_the_main_thread_had_no_processor_is_not_lost()
         done.status.code() == Some(3)
     });
     assert!(is_judged, "the main thread was always late");
+}
+
+#[test]
+fn what_a_command_leaves_behind_is_not_stopped_for_who_asks_when_the_command_has_ended() {
+    let redis = Redis::start();
+    let script = "(trap '' HUP; exec sleep 300) > /dev/null 2>&1 & echo left $!; echo pid $$; read x; exit 0";
+    let (reader, writer) = std::io::pipe().unwrap();
+    let call = redis.nxlock(["run", "job", "-t", "1h", "--descendants", "leave", "-c", script]);
+    let mut running = call.stdin_from(reader).start();
+    let left: i32 = running.line("left ").parse().unwrap();
+    let command: i32 = running.line("pid ").parse().unwrap();
+    let main = main_thread_stops(&running);
+    redis.renews_soon("lock:job");
+    let (id, before) = (holder_id(&redis), redis.scripts_run());
+    redis.nxlock(["release", "job", "--ask", &id]).run().exits(0);
+    eventually("the other thread has renewed too, and found the request", || redis.scripts_run() >= before + 2);
+    drop(writer);
+    eventually("the command has ended", || !is_alive(command));
+    main.goes_on();
+    running.finish().exits(0).says_nothing();
+    assert!(is_alive(left));
+    send(left, Signal::SIGKILL);
 }
 
 #[test]

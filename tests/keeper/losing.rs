@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
+use super::strangers::connections_to;
 use super::{Asked, Bystander, LONG, Script};
 use crate::support::turns::{Turn, break_it, holder_id, is_free, release};
 use crate::support::{
-    Authority, Fate, Five, Local, Nxlock, Proxy, Redis, eventually, is_alive, lasts, may_unshare, now, program,
-    state_of, text_of, wall,
+    Authority, Fate, Five, Local, MainThread, Nxlock, Proxy, Redis, eventually, eventually_some, is_alive, lasts,
+    may_unshare, now, program, state_of, text_of, wall,
 };
 
 #[test]
@@ -235,6 +236,29 @@ fn a_keeper_that_is_stopped_does_not_hold_up_a_release_nor_take_it_for_a_loss() 
     assert!(!script.running.stdout().contains("failed"));
     script.ends_untold();
     next.leaves();
+}
+
+#[test]
+#[expect(clippy::print_stderr, reason = "who runs the tests is to know what they did not")]
+fn a_script_that_is_about_to_release_is_not_told_that_somebody_asks() {
+    let redis = Redis::start();
+    let script = Script::holding(&redis, LONG);
+    let Some(main) = MainThread::stopped(script.keeper) else {
+        return eprintln!("skipped: this user may not trace a keeper, which is no descendant");
+    };
+    redis.renews_soon("lock:job");
+    let (id, before) = (holder_id(&redis), redis.scripts_run());
+    redis.nxlock(["release", "job", "--ask", &id]).run().exits(0);
+    eventually("the other thread has renewed too, and found the request", || redis.scripts_run() >= before + 2);
+    script.goes_on_to("nxlock release job & echo $! > \"$GO.pid\"; wait $!");
+    let pid = || text_of(&script.go.with_extension("pid")).trim().parse::<i32>().ok();
+    let releases = eventually_some("it releases", pid);
+    // It has sent the token before it waits for the reply.
+    eventually("it waits for the keeper", || connections_to(script.keeper) == 1 && state_of(releases) == Some('S'));
+    main.goes_on();
+    script.keeper_ends();
+    script.ends_untold();
+    assert!(is_free(&redis));
 }
 
 /// A renewal that is in flight may put back a lock that was released meanwhile.

@@ -127,6 +127,14 @@ fn control_socket(keeper: i32) -> String {
     line.split_once('@').expect("it is abstract").1.to_owned()
 }
 
+/// Returns how many connections to the control socket there are that the keeper has not accepted yet, or has not closed:
+/// each has the socket's name.
+pub fn connections_to(keeper: i32) -> usize {
+    let name = control_socket(keeper);
+    let sockets = fs::read_to_string("/proc/net/unix").unwrap();
+    sockets.lines().filter(|line| line.ends_with(&format!("@{name}"))).count() - 1
+}
+
 fn kind_of(keeper: i32) -> SockType {
     match line_about(keeper).split_whitespace().nth(4) {
         Some("0001") => SockType::Stream,
