@@ -211,7 +211,7 @@ impl Keeper {
 
     /// Takes the renewals that have come, and returns how the keeper ends, if it must.
     fn take_renewals(&mut self) -> Option<End> {
-        while let Some(renewal) = self.renewer.come() {
+        while let Some(renewal) = self.renewer.try_next() {
             if let Some(end) = self.renewed(renewal) {
                 return Some(end);
             }

@@ -60,7 +60,7 @@ impl<T> Mailbox<T> {
     }
 
     /// Returns a message that has come, without waiting.
-    pub fn come(&self) -> Option<T> {
+    pub fn try_next(&self) -> Option<T> {
         self.messages.try_recv().ok()
     }
 

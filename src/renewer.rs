@@ -171,10 +171,10 @@ impl Renewer {
     }
 
     /// Returns a report that has come, without waiting.
-    pub fn come(&mut self) -> Option<Renewal> {
+    pub fn try_next(&mut self) -> Option<Renewal> {
         match &mut self.0 {
             Mode::Inline { rest, .. } => rest.take(),
-            Mode::Threaded { messages, .. } => match messages.come()? {
+            Mode::Threaded { messages, .. } => match messages.try_next()? {
                 Message::Renewal(renewal) => Some(renewal),
                 Message::GivenBack(_) => None,
             },

@@ -196,11 +196,7 @@ impl<'a> Supervisor<'a> {
     /// As poll(2); the guard then ends the command.
     pub fn run(mut self) -> io::Result<Outcome> {
         loop {
-            // Renewals first: the thread that renews may have had a processor when this one had none.
-            while let Some(renewed) = self.renewer.come() {
-                self.renewed(renewed);
-            }
-            // Then deadlines: they may have passed while the machine slept or nxlock was stopped.
+            // Deadlines first: they may have passed while the machine slept or nxlock was stopped.
             self.check_deadlines();
             self.take_notices();
             self.take_reports();
@@ -503,10 +499,14 @@ impl<'a> Supervisor<'a> {
         if !self.suspension.as_mut().is_some_and(|suspension| suspension.advance(&self.tree)) {
             return;
         }
-        // A shell may have continued the job meanwhile; nxlock's own stop would discard that SIGCONT.
-        self.take_notices();
-        let Some(suspension) = self.suspension.take() else { return };
         let before = self.continued;
+        self.take_notices();
+        // A shell has continued the job meanwhile: nxlock's own stop would discard that SIGCONT. If another suspension has
+        // begun since, its tree still runs.
+        if self.continued != before {
+            return;
+        }
+        let Some(suspension) = self.suspension.take() else { return };
         suspend(self.tree.terminal(), suspension.signal());
         self.check_deadlines();
         self.take_notices();
@@ -515,7 +515,12 @@ impl<'a> Supervisor<'a> {
         }
     }
 
+    /// Does what is due. Takes the renewals that have come first: the thread that renews may have had a processor when this
+    /// one had none.
     fn check_deadlines(&mut self) {
+        while let Some(renewed) = self.renewer.try_next() {
+            self.renewed(renewed);
+        }
         if self.lost.is_none() && self.stop_at().passed() {
             let error = self.uncertain.clone();
             self.lose(Lost::Unconfirmed(error));
