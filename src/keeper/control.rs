@@ -27,8 +27,8 @@ use crate::wait::{Limit, Woken};
 
 /// Time-out of `release` for the keeper's first reply: a hung keeper must not delay it.
 const HEARS: Duration = Duration::from_secs(1);
-/// How long `release` waits for the second reply beyond the time-out of a server's reply: the keeper may wait for one, and
-/// gives back other locks within this.
+/// How long `release` waits for the second reply beyond the time-out of a server's reply: the keeper may be waiting for a
+/// server's reply, and then tries to give back its other locks within this.
 const LEAVES: Duration = Duration::from_secs(1);
 /// The keeper's replies: it has heard its caller, and it has left.
 const HEARD: &[u8] = b"h";
@@ -138,7 +138,7 @@ impl TokenOwner {
         TokenOwner(caller)
     }
 
-    /// Confirms that nothing is renewed any more, and that the other locks of the claim are given back.
+    /// Confirms that nothing is renewed any more, and that the keeper has tried to give back the other locks of the claim.
     pub fn confirm(mut self) {
         let _ = self.0.write_all(LEFT);
     }
@@ -159,7 +159,7 @@ fn received(mut caller: &UnixStream, token: &Token) -> Received {
 }
 
 /// Asks the keeper of a claim, if this machine has one, to leave the release to this process, and waits until it has left:
-/// no renewal is in flight then, and the other locks of the claim are given back. `server_timeout` is that of a server's
+/// no renewal is in flight then, and the keeper has tried to give back the other locks of the claim. `server_timeout` is that of a server's
 /// reply. Returns whether the keeper has left.
 pub fn ask_to_leave(key: &str, token: &Token, server_timeout: Duration) -> bool {
     let limit = Limit::until(Moment::now() + HEARS);

@@ -635,7 +635,7 @@ fn next_child() -> Option<Child> {
         }
         match Errno::last() {
             Errno::ECHILD => return None,
-            // No other signal tells of this child.
+            // There is one SIGCHLD for this child, and it has come.
             Errno::EINTR => {}
             _ => return Some(Child::NoneYet),
         }

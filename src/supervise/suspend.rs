@@ -22,8 +22,8 @@ const LOOK: Duration = Duration::from_millis(5);
 pub struct Suspension {
     /// The signal that then suspends nxlock.
     signal: c_int,
-    /// The processes to which nxlock has sent the signal. None if it came from the terminal, or from another process to
-    /// nxlock's whole group.
+    /// The processes to which nxlock has sent the signal. None if it came from the terminal, or the command has stopped by
+    /// itself.
     sent_to: Option<Reach>,
     began: Moment,
     /// When a program that catches the signal was last seen not to have taken it yet.

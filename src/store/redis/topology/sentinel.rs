@@ -35,7 +35,8 @@ pub const PORT: u16 = 26379;
 const PATIENCE: Duration = Duration::from_millis(500);
 /// The same on a connection that has replaced another one.
 const PATIENCE_AGAIN: Duration = Duration::from_secs(1);
-/// How long a majority has to answer before further sentinels are asked, and how long the others have once it has agreed.
+/// How long a majority has to answer before further sentinels are asked, and how long the others have: since the majority
+/// agreed, where nxlock looks for a master; since the question, where it asks about one.
 const HEDGE: Duration = Duration::from_millis(50);
 /// Time-out of a connect in the background.
 const OPENING: Duration = Duration::from_secs(2);
@@ -308,21 +309,22 @@ impl Sentinels {
         let hedge = began + HEDGE;
         let half = share(limit, 1).until;
         loop {
-            let is_over = limit.until.passed();
+            // Each moment is looked at once: one that passes meanwhile ends the wait below at once.
+            let [is_over, is_hedged, is_half_over] = [limit.until, hedge, half].map(Moment::passed);
             let verdict = self.judged(peer, &votes, began, is_over);
             let awaited = |sentinels: &[Sentinel]| sentinels.iter().filter(|sentinel| sentinel.is_worth(began)).count();
             // The sentinel that leads a failover knows of it a second before the others.
-            let may_be_refuted = verdict == Some(Verdict::Confirmed) && awaited(&self.sentinels) > 0 && !hedge.passed();
+            let may_be_refuted = verdict == Some(Verdict::Confirmed) && awaited(&self.sentinels) > 0 && !is_hedged;
             if is_over || verdict.is_some() && !may_be_refuted {
                 return Ok(verdict);
             }
-            if half.passed() {
+            if is_half_over {
                 let silent = |sentinel: &&mut Sentinel| sentinel.missed == 0 && sentinel.question.is_some();
                 self.sentinels.iter_mut().filter(silent).for_each(Sentinel::miss);
             }
             let fresh = votes.iter().filter(|vote| vote.asked >= began).count();
             let is_short = fresh + awaited(&self.sentinels) < self.majority();
-            if is_short || hedge.passed() {
+            if is_short || is_hedged {
                 for sentinel in &mut self.sentinels {
                     sentinel.begin_to_open(began, &questions, &self.session, &mut failures);
                 }
@@ -330,8 +332,8 @@ impl Sentinels {
             if awaited(&self.sentinels) == 0 {
                 return Ok(self.judged(peer, &votes, began, true));
             }
-            let turns = [hedge, half].into_iter().filter(|turn| !turn.passed());
-            let until = turns.fold(limit, Limit::no_later_than);
+            let turns = [(hedge, is_hedged), (half, is_half_over)].into_iter().filter(|(_, has_passed)| !has_passed);
+            let until = turns.fold(limit, |limit, (turn, _)| limit.no_later_than(turn));
             let asked: Vec<_> = self.sentinels.iter().filter_map(Sentinel::awaited_fd).collect();
             if let Woken::Cancelled = until.wait_for(&asked)? {
                 return Err(Fault::Cancelled);
