@@ -279,6 +279,19 @@ impl Client {
         Ok(replies.into_iter().skip(1).step_by(2).collect())
     }
 
+    /// The same, aside: messages go on to name the server of the exchange before.
+    pub fn ask_there_aside(
+        &mut self,
+        there: &Endpoint,
+        requests: &[Cmd],
+        limit: Limit<'_>,
+    ) -> Result<Vec<Value>, NoReply> {
+        let with = self.with.clone();
+        let replies = self.ask_there(there, requests, limit);
+        self.with = with;
+        replies
+    }
+
     fn connection(&mut self, limit: Limit<'_>) -> Result<Connection, Fault> {
         let limit = self.within(limit);
         self.undone.retain(|undone| undone.since.elapsed() < UNDONE_FOR);

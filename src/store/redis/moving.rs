@@ -4,7 +4,8 @@
 //! nowhere: TRYAGAIN. It serves one key at a time, at the old node if the key is there, and else at the new one (ASK).
 //! MIGRATE moves a key in one step, and the old node creates no keys any more: the lock's own key still decides who
 //! holds it. A key that the new node creates after the slot has come back to the old one is no lock: a grant of the new
-//! node counts once the old one, asked afterwards, sends nxlock there again. The queue is not served meanwhile: a waiter polls, and keeps its ticket.
+//! node counts once the old one, asked afterwards, sends nxlock there again. The queue is not served meanwhile: a waiter
+//! polls, and keeps its ticket.
 
 use redis::{Cmd, Value, cmd};
 
@@ -71,7 +72,7 @@ impl Server {
                     // The cluster cancelled the move before the new node granted the lock: the key there is no lock.
                     if let Some(node) = granted_there {
                         let release = release_of_one(&key, &claim.token);
-                        let _ = self.client.ask_there(&node, &[release], limit);
+                        let _ = self.client.ask_there_aside(&node, &[release], limit);
                     }
                     let (state, place) =
                         (self.state_moving(operation, &answer, limit)?, QueuePlace { position: 0, length: 0 });

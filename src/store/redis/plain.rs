@@ -143,12 +143,19 @@ impl Lock<'_> {
             Acquired::Granted(Lease { fence: None, asked, granted: Moment::now(), until, taken_over: None, slot: None })
         };
         let [set, get, pttl] = three(self.client.ask_all(&[set, self.on("GET"), self.on("PTTL")], self.limit)?)?;
-        if let Value::Okay = refuse_error(set)? {
-            let Some(new_node) = self.client.sent_there().cloned() else { return Ok(granted()) };
-            // A grant of the new node counts only if the old one, asked afterwards, does not have the key: the slot may
-            // have come back, and be on its way once more. If it has, the key at the new node is no lock.
+        let new_node = self.client.sent_there().cloned();
+        let is_set = matches!(refuse_error(set)?, Value::Okay);
+        if is_set && new_node.is_none() {
+            return Ok(granted());
+        }
+        let value = if is_set { Value::Nil } else { refuse_error(get)? };
+        // Ours already, by a request whose reply was lost: the time of that grant is unknown, so the ttl starts anew. And a
+        // grant of the new node counts only if the old one, asked afterwards, does not have the key: the slot may have come
+        // back, and be on its way once more. If it has, the key at the new node is no lock.
+        if is_set || is(&value, claim) {
             let confirmed = self.transact(claim, Change::Renew(ttl));
-            if !matches!(confirmed, Ok(Done::Ours | Done::Longer(_))) {
+            let is_confirmed = matches!(confirmed, Ok(Done::Ours | Done::Longer(_)));
+            if let Some(new_node) = new_node.filter(|_| !is_confirmed) {
                 let _ = self.undo_there(&new_node, claim);
             }
             let confirmed = confirmed.map_err(|failed| match failed {
@@ -160,11 +167,6 @@ impl Lock<'_> {
                 Done::Ours | Done::Longer(_) => granted(),
                 Done::NotOurs(state) => Acquired::Held(*state, QueuePlace { position: 0, length: 0 }),
             });
-        }
-        let value = refuse_error(get)?;
-        // Ours already, by a request whose reply was lost. The time of that grant is unknown, so the ttl starts anew.
-        if is(&value, claim) && matches!(self.transact(claim, Change::Renew(ttl))?, Done::Ours) {
-            return Ok(granted());
         }
         let (state, place) = (seen(&value, &refuse_error(pttl)?), QueuePlace { position: 0, length: 0 });
         Ok(match reply::bytes(&value).is_some_and(|value| claim.is_enclosed_by(value)) {
@@ -201,8 +203,8 @@ impl Lock<'_> {
             // the first reply only.
             let has_moved = self.client.is_of_a_cluster() && replies.iter().any(redirects);
             let is_none = reply::text(&replies[0]).is_some_and(|kind| kind.raw() == "none");
-            let may_be_back = is_none && self.slot_may_be_back(&mut was_there);
-            if !(has_moved || may_be_back) || rounds.next().is_none() {
+            let is_doubtful = is_none && self.asks_the_old_node_again(&mut was_there);
+            if !(has_moved || is_doubtful) || rounds.next().is_none() {
                 break replies;
             }
         };
@@ -255,11 +257,12 @@ impl Lock<'_> {
             let value = refuse_error(get)?;
             let seen = seen(&value, &refuse_error(pttl)?);
             if !is(&value, claim) {
-                if self.slot_may_be_back(&mut was_there) {
+                if self.asks_the_old_node_again(&mut was_there) {
                     continue;
                 }
                 return Ok(Done::NotOurs(Box::new(seen)));
             }
+            // The key is there: what was seen before tells nothing of where it is next.
             was_there = false;
             let act = match (change, seen.expiry.left()) {
                 (Change::Prolong(ttl), Some(left)) if left > ttl.get() => return Ok(Done::Longer(left)),
@@ -286,17 +289,18 @@ impl Lock<'_> {
     /// Deletes the lock's key at a node that is only importing its slot, if its value is the claim's token.
     fn undo_there(&mut self, new_node: &Endpoint, claim: &Claim) -> Result<(), PlainError> {
         let compare = [self.on("WATCH"), self.on("GET")];
-        let replies = self.client.ask_there(new_node, &compare, self.limit)?;
-        if replies.get(1).is_some_and(|value| is(value, claim)) {
+        let mut replies = self.client.ask_there_aside(new_node, &compare, self.limit)?.into_iter();
+        refuse_error(replies.next().unwrap_or(Value::Nil))?;
+        if replies.next().is_some_and(|value| is(&value, claim)) {
             self.exec(&[self.on("DEL")])?;
         }
         Ok(())
     }
 
-    /// Returns whether the slot may have been at its old node again when its new node was asked, which did not have the
-    /// lock: that the new node lacks a key counts only if the old one, asked once more, sends us there again. Notes in
+    /// Returns whether to ask once more for a lock that a node does not have. That the new node of a slot lacks a key counts
+    /// only if the old one sends us there again: the slot may have come back before the new node was asked. Notes in
     /// `was_there` that it has sent us there.
-    fn slot_may_be_back(&self, was_there: &mut bool) -> bool {
+    fn asks_the_old_node_again(&self, was_there: &mut bool) -> bool {
         self.client.sent_there().is_some() && !std::mem::replace(was_there, true)
     }
 
