@@ -237,7 +237,7 @@ impl Keeper {
             return Some(self.lose(&Lost::Unconfirmed(self.uncertain.clone())));
         }
         if !self.is_signalled && (self.until - self.margin).passed() {
-            match self.leave() {
+            match self.left_to_owner() {
                 Some(end) => return Some(end),
                 // A renewal may still succeed, but is no longer to be relied on.
                 None if self.is_relied_on() => self.report_loss(&Lost::Unconfirmed(self.uncertain.clone())),
@@ -256,21 +256,21 @@ impl Keeper {
             Some(FrontState::Gone) => return Some(End::GiveBack),
             Some(FrontState::Nothing) | None => {}
         }
-        self.leave()
+        self.left_to_owner()
     }
 
     /// Handles a lost lock: its owner has released it, or else the watched process must know.
     fn lose(&mut self, how: &Lost) -> End {
-        self.leave().unwrap_or_else(|| {
+        self.left_to_owner().unwrap_or_else(|| {
             self.report_loss(how);
             End::Lost
         })
     }
 
-    /// Handles a request to give the lock up: its owner is about to release it, or else the watched process is told, and
-    /// has some time to end.
+    /// Handles a request to give the lock up: nobody needs it any more, or its owner is about to release it, or else the
+    /// watched process is told, and has some time to end.
     fn give_up_for(&mut self, asker: &Told, name: Option<&LockName>) -> Option<End> {
-        let end = self.leave();
+        let end = self.left_to_owner().or_else(|| self.watched.has_ended().then_some(End::GiveBack));
         if end.is_none() && self.gives_up == Moment::NEVER && self.is_relied_on() {
             notify::asked(asker, name, &self.what_follows());
             self.gives_up = Moment::now() + GIVES_UP_WITHIN;
@@ -298,7 +298,7 @@ impl Keeper {
     }
 
     /// Returns the end if the owner of a token is about to release its lock.
-    fn leave(&mut self) -> Option<End> {
+    fn left_to_owner(&mut self) -> Option<End> {
         let find = |Control { socket, name, token }: &mut Control| Some(End::Leave(socket.owner(token)?, name.clone()));
         self.controls.iter_mut().find_map(find)
     }

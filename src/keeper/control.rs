@@ -159,8 +159,8 @@ fn received(mut caller: &UnixStream, token: &Token) -> Received {
 }
 
 /// Asks the keeper of a claim, if this machine has one, to leave the release to this process, and waits until it has left:
-/// no renewal is in flight then, and the keeper has tried to give back the other locks of the claim. `server_timeout` is that of a server's
-/// reply. Returns whether the keeper has left.
+/// no renewal is in flight then, and the keeper has tried to give back the other locks of the claim. `server_timeout` is
+/// that of a server's reply. Returns whether the keeper has left.
 pub fn ask_to_leave(key: &str, token: &Token, server_timeout: Duration) -> bool {
     let limit = Limit::until(Moment::now() + HEARS);
     let Some(mut keeper) = name(key, token).and_then(|name| call(&name, limit).ok()) else { return false };
