@@ -430,7 +430,7 @@ impl<'a> Supervisor<'a> {
     /// Stops the command as SIGTERM from another process does, once for all who ask for the lock. A lock that was lost
     /// and is renewed again can be asked for too.
     fn give_up_for(&mut self, asker: Box<Told>, name: Option<&LockName>) {
-        // A command that has ended is not stopped, nor is what it has left behind for good.
+        // A command that has ended is not stopped, nor are descendants that are to be left alone.
         self.take_reports();
         if self.asked_by.is_some() || self.ending.is_some() && self.leaves_descendants() {
             return;
@@ -501,8 +501,8 @@ impl<'a> Supervisor<'a> {
         }
         let before = self.continued;
         self.take_notices();
-        // A shell has continued the job meanwhile: nxlock's own stop would discard that SIGCONT. If another suspension has
-        // begun since, its tree still runs.
+        // A shell has continued the job meanwhile: nxlock would stop beside a tree that runs, also where another suspension
+        // has begun since.
         if self.continued != before {
             return;
         }

@@ -345,13 +345,15 @@ fn what_a_command_leaves_behind_is_not_stopped_for_who_asks_when_the_command_has
     let mut running = call.stdin_from(reader).start();
     let left: i32 = running.line("left ").parse().unwrap();
     let command: i32 = running.line("pid ").parse().unwrap();
+    let guard = parent_of(command);
     let main = main_thread_stops(&running);
     redis.renews_soon("lock:job");
     let (id, before) = (holder_id(&redis), redis.scripts_run());
     redis.nxlock(["release", "job", "--ask", &id]).run().exits(0);
-    eventually("the other thread has renewed too, and found the request", || redis.scripts_run() >= before + 2);
+    eventually("the other thread has renewed too, and found the request", || redis.scripts_run() >= before + 3);
     drop(writer);
     eventually("the command has ended", || !is_alive(command));
+    eventually("the guard has told that", || state_of(guard) == Some('S'));
     main.goes_on();
     running.finish().exits(0).says_nothing();
     assert!(is_alive(left));

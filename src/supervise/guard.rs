@@ -635,7 +635,7 @@ fn next_child() -> Option<Child> {
         }
         match Errno::last() {
             Errno::ECHILD => return None,
-            // There is one SIGCHLD for this child, and it has come.
+            // No other SIGCHLD will tell of this child.
             Errno::EINTR => {}
             _ => return Some(Child::NoneYet),
         }

@@ -123,14 +123,14 @@ fn a_lock_that_was_renewed_while_the_keeper_had_no_processor_is_given_back_when_
     let redis = Redis::start();
     let bystander = Bystander::of(&redis);
     let events = redis.directory().join("events").display().to_string();
-    let options = ["--while-pid", &bystander.pid(), "-t", "6s", "--json", "--events", &events];
+    let options = ["--while-pid", &bystander.pid(), "-t", "12s", "--json", "--events", &events];
     let asked = Asked::of(redis.nxlock(["acquire", "job"].into_iter().chain(options)));
     let keeper = asked.keeper();
     let Some(main) = MainThread::stopped(keeper) else {
         return eprintln!("skipped: this user may not trace a keeper, which is no descendant");
     };
     let stopped = now();
-    eventually("the lease that the main thread knows of has ended", || stopped.elapsed() > Duration::from_secs(6));
+    eventually("the lease that the main thread knows of has ended", || stopped.elapsed() > Duration::from_secs(12));
     drop(bystander);
     main.goes_on();
     eventually("the keeper has ended", || !is_alive(keeper));

@@ -7,7 +7,7 @@ use nix::sys::ptrace;
 use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::Pid;
 
-use super::{eventually, text_of};
+use super::{eventually, state_of, text_of};
 
 /// A main thread that is stopped. Only the thread of the test that has stopped it can let it go on.
 pub struct MainThread(Pid);
@@ -18,7 +18,11 @@ impl MainThread {
     #[track_caller]
     pub fn stopped(pid: i32) -> Option<MainThread> {
         let main = Pid::from_raw(pid);
-        eventually("it renews by a thread of its own", || names_of_threads(main).contains(&"renewer".into()));
+        // Once the main thread waits, it has given the lock to that thread.
+        let waits = || state_of(pid) == Some('S');
+        eventually("it renews by a thread of its own", || {
+            names_of_threads(main).contains(&"renewer".into()) && waits()
+        });
         match ptrace::seize(main, ptrace::Options::empty()) {
             Err(Errno::EPERM) => return None,
             seized => seized.expect("it is there"),

@@ -161,13 +161,12 @@ impl Fanout {
         let mut last = if let Stragglers::AwaitedUntil(last) = others { last } else { Moment::NEVER };
         while !votes.all_in() && !enough(votes) {
             if last == Moment::NEVER && votes.answered() >= votes.quorum() {
-                let least = match others {
-                    Stragglers::Awaited | Stragglers::AwaitedUntil(_) => None,
-                    Stragglers::AwaitedUnlessSilent if !self.are_silent(votes) => Some(SILENT_AFTER),
-                    Stragglers::AwaitedUnlessSilent | Stragglers::LeftBehind => Some(LEAST),
+                let at_least = |least| began + (began.elapsed() * 4).max(self.slowest(votes) * 2).max(least);
+                last = match others {
+                    Stragglers::Awaited | Stragglers::AwaitedUntil(_) => Moment::NEVER,
+                    Stragglers::AwaitedUnlessSilent if !self.are_silent(votes) => at_least(SILENT_AFTER),
+                    Stragglers::AwaitedUnlessSilent | Stragglers::LeftBehind => at_least(LEAST),
                 };
-                let longest = |least| (began.elapsed() * 4).max(self.slowest(votes) * 2).max(least);
-                last = least.map_or(Moment::NEVER, |least| began + longest(least));
             }
             let Some(reply) = self.next(limit.no_later_than(last))? else {
                 if last.passed() || limit.until.passed() {
