@@ -13,8 +13,9 @@ use super::{eventually, state_of, text_of};
 pub struct MainThread(Pid);
 
 impl MainThread {
-    /// Stops the main thread of this process, once another thread renews. `None` if the kernel does not let this user
-    /// trace the process, ptrace(2): where Yama is on, only a descendant may be traced.
+    /// Stops the main thread of this process, once another thread renews. `None`, and it is reported, if the kernel does
+    /// not let this user trace the process, ptrace(2): where Yama is on, only a descendant may be traced.
+    #[expect(clippy::print_stderr, reason = "who runs the tests is to know what they did not")]
     #[track_caller]
     pub fn stopped(pid: i32) -> Option<MainThread> {
         let main = Pid::from_raw(pid);
@@ -24,7 +25,10 @@ impl MainThread {
             names_of_threads(main).contains(&"renewer".into()) && waits()
         });
         match ptrace::seize(main, ptrace::Options::empty()) {
-            Err(Errno::EPERM) => return None,
+            Err(Errno::EPERM) => {
+                eprintln!("skipped: this user may not trace a keeper, and its main thread is not stopped");
+                return None;
+            }
             seized => seized.expect("it is there"),
         }
         ptrace::interrupt(main).expect("it is seized");
