@@ -180,6 +180,10 @@ impl Guard {
     /// they were prepared for other variables; and as send(2) and write(2). Nothing has started then, and nothing will once
     /// the guard is dropped.
     pub fn start(&mut self, start: Start, variables: &[Variable]) -> Result<(), Errno> {
+        // The kernel kills the command's process with the guard, but not at once: until then, it has the same ends open.
+        if self.end().is_some() {
+            return Err(Errno::EPIPE);
+        }
         let go = self.go.as_ref().ok_or(Errno::EPIPE)?;
         let message = self.program.message(start.by, variables).ok_or(Errno::EINVAL)?;
         // The guard first: from then on it kills in time what the pipe starts, also if nxlock dies before this returns.
@@ -323,7 +327,7 @@ impl Guard {
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        if self.go.is_some() && self.end.is_none() {
+        if self.go.is_some() {
             self.discard();
         }
     }
