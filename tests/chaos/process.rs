@@ -19,7 +19,7 @@ use nix::sys::signal::{SigSet, Signal, kill};
 use nix::sys::stat::Mode;
 use nix::unistd::{Pid, ttyname};
 
-use crate::record::Nanos;
+use crate::record::{Nanos, boot_clock, nanos};
 use crate::support::lasting::Sweeper;
 use crate::support::lasts;
 
@@ -117,6 +117,9 @@ impl Process {
     }
 }
 
+/// Within what time the guard of an nxlock that was killed is gone, whatever its lease was.
+const GUARD_IS_GONE: Duration = Duration::from_secs(20);
+
 impl Watched {
     fn of(pid: i32) -> io::Result<Watched> {
         // SAFETY: what comes back is a new descriptor, or -1.
@@ -145,10 +148,12 @@ impl Watched {
         wait_in(str::from_utf8(&text[..length]).ok()?)
     }
 
-    /// Returns the same as of just before its end. Another process may wait for it.
+    /// Returns the same as of just before its end. Another process may wait for it. One that is not gone in time is left
+    /// behind, which others find.
     fn starved_to_its_end(&self) -> Nanos {
+        let over = boot_clock() + nanos(GUARD_IS_GONE);
         let mut last = self.starved().unwrap_or(0);
-        while !self.ends_within(Duration::from_millis(1)) {
+        while !self.ends_within(Duration::from_millis(1)) && boot_clock() < over {
             last = self.starved().unwrap_or(last);
         }
         self.starved().unwrap_or(last)
