@@ -267,8 +267,8 @@ impl Keeper {
         })
     }
 
-    /// Handles a request to give the lock up: nobody needs it any more, or its owner is about to release it, or else the
-    /// watched process is told, and has some time to end.
+    /// Handles a request to give the lock up. If the owner of a token is about to release it, or the watched process has
+    /// ended, the keeper ends; if not, the keeper tells the process, and leaves it some time to end.
     fn give_up_for(&mut self, asker: &Told, name: Option<&LockName>) -> Option<End> {
         let end = self.left_to_owner().or_else(|| self.watched.has_ended().then_some(End::GiveBack));
         if end.is_none() && self.gives_up == Moment::NEVER && self.is_relied_on() {

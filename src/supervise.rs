@@ -430,7 +430,7 @@ impl<'a> Supervisor<'a> {
     /// Stops the command as SIGTERM from another process does, once for all who ask for the lock. A lock that was lost
     /// and is renewed again can be asked for too.
     fn give_up_for(&mut self, asker: Box<Told>, name: Option<&LockName>) {
-        // A command that has ended is not stopped, nor are descendants that are to be left alone.
+        // nxlock stops no command that has ended, nor the descendants that it is to leave alone.
         self.take_reports();
         if self.asked_by.is_some() || self.ending.is_some() && self.leaves_descendants() {
             return;

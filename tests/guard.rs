@@ -6,7 +6,7 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::support::turns::{Turn, break_it, holder_id, is_free, lease_left};
+use crate::support::turns::{Turn, break_it, is_free, lease_left};
 use crate::support::{
     Authority, Local, MainThread, Nxlock, Redis, Running, Terminal, built, children_of, eventually, freeze, is_alive,
     lasts, may_unshare, name_of, now, parent_of, program, send, state_of, text_of, we_are_root,
@@ -347,10 +347,7 @@ fn what_a_command_leaves_behind_is_not_stopped_for_who_asks_when_the_command_has
     let command: i32 = running.line("pid ").parse().unwrap();
     let guard = parent_of(command);
     let main = main_thread_stops(&running);
-    redis.renews_soon("lock:job");
-    let (id, before) = (holder_id(&redis), redis.scripts_run());
-    redis.nxlock(["release", "job", "--ask", &id]).run().exits(0);
-    eventually("the other thread has renewed too, and found the request", || redis.scripts_run() >= before + 3);
+    main.is_asked_meanwhile(&redis);
     drop(writer);
     eventually("the command has ended", || !is_alive(command));
     eventually("the guard has told that", || state_of(guard) == Some('S'));

@@ -117,7 +117,7 @@ impl Process {
     }
 }
 
-/// Within what time the guard of an nxlock that was killed is gone, whatever its lease was.
+/// How long the guard of a killed nxlock may take to end, whatever the lease was.
 const GUARD_IS_GONE: Duration = Duration::from_secs(20);
 
 impl Watched {
@@ -148,8 +148,8 @@ impl Watched {
         wait_in(str::from_utf8(&text[..length]).ok()?)
     }
 
-    /// Returns the same as of just before its end. Another process may wait for it. One that is not gone in time is left
-    /// behind, which others find.
+    /// Returns the same as of just before its end. Another process may wait for it. The search for processes
+    /// that are left behind finds a guard that does not end in time.
     fn starved_to_its_end(&self) -> Nanos {
         let over = boot_clock() + nanos(GUARD_IS_GONE);
         let mut last = self.starved().unwrap_or(0);

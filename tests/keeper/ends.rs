@@ -117,21 +117,34 @@ fn a_keeper_that_was_stopped_for_longer_than_its_lease_tells_the_script_first() 
     next.leaves();
 }
 
-#[test]
-fn a_lock_that_was_renewed_while_the_keeper_had_no_processor_is_given_back_when_its_process_ends() {
+/// Asserts that a keeper gives the lock back, and tells of no loss or request, if its process ends while its main thread has
+/// no processor. `meanwhile` runs before the process ends.
+fn is_given_back_by_a_keeper_without_a_processor(ttl: &str, meanwhile: impl FnOnce(&Redis, &MainThread)) {
     let redis = Redis::start();
     let bystander = Bystander::of(&redis);
     let events = redis.directory().join("events").display().to_string();
-    let options = ["--while-pid", &bystander.pid(), "-t", "12s", "--json", "--events", &events];
+    let options = ["--while-pid", &bystander.pid(), "-t", ttl, "--json", "--events", &events];
     let asked = Asked::of(redis.nxlock(["acquire", "job"].into_iter().chain(options)));
     let keeper = asked.keeper();
     let Some(main) = MainThread::stopped(keeper) else { return };
-    let stopped = now();
-    eventually("the lease that the main thread knows of has ended", || stopped.elapsed() > Duration::from_secs(12));
+    meanwhile(&redis, &main);
     drop(bystander);
     main.goes_on();
     eventually("the keeper has ended", || !is_alive(keeper));
     ends_as(&redis, &["granted", "released"]);
+}
+
+#[test]
+fn a_lock_that_was_renewed_while_the_keeper_had_no_processor_is_given_back_when_its_process_ends() {
+    is_given_back_by_a_keeper_without_a_processor("12s", |_, _| {
+        let stopped = now();
+        eventually("the lease that the main thread knows of has ended", || stopped.elapsed() > Duration::from_secs(12));
+    });
+}
+
+#[test]
+fn nobody_is_said_to_be_told_of_a_request_when_the_process_has_ended() {
+    is_given_back_by_a_keeper_without_a_processor("1h", |redis, main| main.is_asked_meanwhile(redis));
 }
 
 #[test]

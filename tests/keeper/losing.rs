@@ -5,7 +5,6 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 
 use super::strangers::connections_to;
-use super::telling::ends_as;
 use super::{Asked, Bystander, LONG, Script};
 use crate::support::turns::{Turn, break_it, holder_id, is_free, release};
 use crate::support::{
@@ -244,10 +243,7 @@ fn a_script_that_is_about_to_release_is_not_told_that_somebody_asks() {
     let redis = Redis::start();
     let script = Script::holding(&redis, LONG);
     let Some(main) = MainThread::stopped(script.keeper) else { return };
-    redis.renews_soon("lock:job");
-    let (id, before) = (holder_id(&redis), redis.scripts_run());
-    redis.nxlock(["release", "job", "--ask", &id]).run().exits(0);
-    eventually("the other thread has renewed too, and found the request", || redis.scripts_run() >= before + 3);
+    main.is_asked_meanwhile(&redis);
     script.goes_on_to("nxlock release job & echo $! > \"$GO.pid\"; wait $!");
     let pid = || text_of(&script.go.with_extension("pid")).trim().parse::<i32>().ok();
     let releases = eventually_some("it releases", pid);
@@ -258,25 +254,6 @@ fn a_script_that_is_about_to_release_is_not_told_that_somebody_asks() {
     script.keeper_ends();
     script.ends_untold();
     assert!(is_free(&redis));
-}
-
-#[test]
-fn nobody_is_said_to_be_told_of_a_request_when_the_process_has_ended() {
-    let redis = Redis::start();
-    let bystander = Bystander::of(&redis);
-    let events = redis.directory().join("events").display().to_string();
-    let options = ["--while-pid", &bystander.pid(), "-t", "1h", "--json", "--events", &events];
-    let asked = Asked::of(redis.nxlock(["acquire", "job"].into_iter().chain(options)));
-    let keeper = asked.keeper();
-    let Some(main) = MainThread::stopped(keeper) else { return };
-    redis.renews_soon("lock:job");
-    let (id, before) = (holder_id(&redis), redis.scripts_run());
-    redis.nxlock(["release", "job", "--ask", &id]).run().exits(0);
-    eventually("the other thread has renewed too, and found the request", || redis.scripts_run() >= before + 3);
-    drop(bystander);
-    main.goes_on();
-    eventually("the keeper has ended", || !is_alive(keeper));
-    ends_as(&redis, &["granted", "released"]);
 }
 
 /// A renewal that is in flight may put back a lock that was released meanwhile.

@@ -7,7 +7,8 @@ use nix::sys::ptrace;
 use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::Pid;
 
-use super::{eventually, state_of, text_of};
+use super::turns::holder_id;
+use super::{Redis, eventually, state_of, text_of};
 
 /// A main thread that is stopped. Only the thread of the test that has stopped it can let it go on.
 pub struct MainThread(Pid);
@@ -34,6 +35,16 @@ impl MainThread {
         ptrace::interrupt(main).expect("it is seized");
         waitpid(main, Some(WaitPidFlag::__WALL)).expect("it stops");
         Some(MainThread(main))
+    }
+
+    /// Asks the holder of `job` to give up, and waits until its other thread has found the request.
+    #[track_caller]
+    pub fn is_asked_meanwhile(&self, redis: &Redis) {
+        redis.renews_soon("lock:job");
+        let (id, before) = (holder_id(redis), redis.scripts_run());
+        redis.nxlock(["release", "job", "--ask", &id]).run().exits(0);
+        // The request is two scripts.
+        eventually("the other thread has renewed too, and found the request", || redis.scripts_run() >= before + 3);
     }
 
     pub fn goes_on(self) {

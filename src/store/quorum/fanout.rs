@@ -43,7 +43,7 @@ struct Member {
     late_since: Option<Moment>,
 }
 
-/// What to do about nodes that have not replied, if the limit is not reached.
+/// How long a request waits for nodes that have not replied. It never waits beyond its limit.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Stragglers {
     /// Wait for them.

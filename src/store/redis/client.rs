@@ -279,7 +279,7 @@ impl Client {
         Ok(replies.into_iter().skip(1).step_by(2).collect())
     }
 
-    /// The same, aside: messages go on to name the server of the exchange before.
+    /// Does the same as [`Client::ask_there`]; error messages name the server of the exchange before, and not this one.
     pub fn ask_there_aside(
         &mut self,
         there: &Endpoint,

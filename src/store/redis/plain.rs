@@ -153,20 +153,17 @@ impl Lock<'_> {
         // grant of the new node counts only if the old one, asked afterwards, does not have the key: the slot may have come
         // back, and be on its way once more. If it has, the key at the new node is no lock.
         if is_set || is(&value, claim) {
-            let confirmed = self.transact(claim, Change::Renew(ttl));
-            let is_confirmed = matches!(confirmed, Ok(Done::Ours | Done::Longer(_)));
-            if let Some(new_node) = new_node.filter(|_| !is_confirmed) {
+            let unconfirmed = match self.transact(claim, Change::Renew(ttl)) {
+                Ok(Done::Ours | Done::Longer(_)) => return Ok(granted()),
+                Ok(Done::NotOurs(state)) => Ok(Acquired::Held(*state, QueuePlace { position: 0, length: 0 })),
+                // It may be granted all the same.
+                Err(PlainError::NoReply(no_reply)) => Err(PlainError::NoReply(NoReply { sent: true, ..no_reply })),
+                Err(unexpected) => Err(unexpected),
+            };
+            if let Some(new_node) = new_node {
                 let _ = self.undo_there(&new_node, claim);
             }
-            let confirmed = confirmed.map_err(|failed| match failed {
-                // It may be granted all the same.
-                PlainError::NoReply(no_reply) => PlainError::NoReply(NoReply { sent: true, ..no_reply }),
-                unexpected @ PlainError::Unexpected(_) => unexpected,
-            });
-            return Ok(match confirmed? {
-                Done::Ours | Done::Longer(_) => granted(),
-                Done::NotOurs(state) => Acquired::Held(*state, QueuePlace { position: 0, length: 0 }),
-            });
+            return unconfirmed;
         }
         let (state, place) = (seen(&value, &refuse_error(pttl)?), QueuePlace { position: 0, length: 0 });
         Ok(match reply::bytes(&value).is_some_and(|value| claim.is_enclosed_by(value)) {
