@@ -160,7 +160,7 @@ pub fn at_directory<'a>(shared: &'a Shared<'_>, directory: &'a Path) -> impl FnM
             let mut bytes = Vec::new();
             record.read_to_end(&mut bytes).ok()?;
             let state = file::text(&bytes);
-            Some((whose(&state), file::lines(&state, "waiter").filter_map(owner_of).collect()))
+            Some((whose(&state)?, file::lines(&state, "waiter").filter_map(owner_of).collect()))
         };
         let all = shared.names.iter().map(view).collect();
         Some((Look { before, after: boot_clock() }, all))
@@ -171,18 +171,22 @@ fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     text.split_ascii_whitespace().find_map(|field| field.strip_prefix(name)?.strip_prefix('='))
 }
 
-/// Returns who holds a lock: those whose leases run, though their processes may have ended.
-fn whose(state: &str) -> Whose {
+/// Returns who holds a lock: those whose leases run, though their processes may have ended. `None` if a lease that processes
+/// keep is over: their command may have the lock until it is gone, and only the kernel knows.
+fn whose(state: &str) -> Option<Whose> {
     let now = boot_clock();
     let runs = |holder: &&str| {
         let until = field(holder, "until_ms").and_then(|until| until.parse::<u64>().ok()).unwrap_or(0);
         until * 1_000_000 >= now
     };
+    if file::lines(state, "holder").any(|holder| !runs(&holder) && field(holder, "life") == Some("holder")) {
+        return None;
+    }
     let mut tokens = file::lines(state, "holder").filter(runs).filter_map(|holder| field(holder, "token"));
-    match field(state, "generation") {
+    Some(match field(state, "generation") {
         Some("-") | None => tokens.next().map_or(Whose::Nobodys, |token| who(token).map_or(Whose::Strange, Whose::Of)),
         Some(_) => of_several(tokens),
-    }
+    })
 }
 
 fn of_several<'a>(tokens: impl Iterator<Item = &'a str>) -> Whose {
