@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use nix::libc;
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
 use tempfile::TempDir;
@@ -308,13 +309,17 @@ pub fn processors() -> Vec<usize> {
 }
 
 /// Detects when a processor runs nobody, by not running itself: a virtual processor may stop for a while, with the
-/// threads on it, while the others go on.
+/// threads on it, while the others go on. Where it may, it runs before all that the arenas start, sched(7): elsewhere it
+/// takes a busy processor for one that has stopped.
 fn feel_the_pulse(processor: usize, journal: &Journal, enough: &AtomicBool) {
     const BEAT: Duration = Duration::from_millis(5);
     const MISSED: Duration = Duration::from_millis(30);
     let mut alone = CpuSet::new();
     alone.set(processor).expect("one of ours");
     sched_setaffinity(Pid::from_raw(0), &alone).expect("it is ours");
+    let first = libc::sched_param { sched_priority: 1 };
+    // SAFETY: sched_setscheduler(2) reads one sched_param; 0 is this thread.
+    unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const first) };
     let mut last = boot_clock();
     while !enough.load(Ordering::Relaxed) {
         lasts(BEAT);
