@@ -30,6 +30,8 @@ pub struct Spec {
     pools: Vec<&'static str>,
     contenders: u64,
     outsiders: u64,
+    /// Percentage of attempts at exclusive locks that want the first of them.
+    hot: u64,
     /// Percentage of attempts that lose their network while they ignore TERM, and must be killed in time.
     severed: u64,
     /// Percentage of attempts that start processes which outlive their command.
@@ -52,6 +54,7 @@ impl Spec {
             pools: Vec::new(),
             contenders,
             outsiders: 0,
+            hot: 60,
             severed: 0,
             branching: 0,
             together: 0,
@@ -111,7 +114,8 @@ impl Spec {
     pub fn drifting() -> Spec {
         let server = Server::new(Redis::with_clock(9_900, &[]), &[Ailment::ScriptsForgotten], (100, 500));
         let names = ["hot", "mild", "cool", "cold", "icy", "still"];
-        Spec { severed: 50, ..Spec::new("drifting", server, &names, 8) }
+        // Many hold a lock at once, each for a whole lease or more.
+        Spec { severed: 50, hot: 15, ..Spec::new("drifting", server, &names, 8) }
     }
 
     /// Every lock is shared by some and exclusive for others. No faults of the server.
@@ -163,6 +167,7 @@ pub struct Shared<'a> {
     pub near: String,
     pub far: Option<String>,
     pub socket: Option<PathBuf>,
+    pub hot: u64,
     pub severed: u64,
     pub branching: u64,
     pub together: u64,
@@ -213,7 +218,7 @@ impl Arena {
 
     pub fn run(self, duration: Duration) -> Record {
         let Arena { spec, seed, directory } = self;
-        let Spec { name: arena, mut ground, names, pools, contenders, outsiders, severed, branching, .. } = spec;
+        let Spec { name: arena, mut ground, names, pools, contenders, outsiders, hot, severed, branching, .. } = spec;
         let journal = Journal::at(&directory.path().join("log"));
         std::fs::write(&journal.log, "").expect("a log");
         let over = AtomicBool::new(false);
@@ -225,6 +230,7 @@ impl Arena {
             near: ground.near(),
             far: ground.far(),
             socket: ground.socket(),
+            hot,
             severed,
             branching,
             together: spec.together,

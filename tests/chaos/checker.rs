@@ -9,7 +9,8 @@
 //!   that finds the lock in place extends it.
 //! - nxlock stopped without its command: until nxlock is continued, no process can stop the command.
 //! - The whole machine stopped, or one of its processors: the moment between its resuming and nxlock's.
-//! - nxlock was not scheduled: it may be late by the total time that it waited for a processor, if that was long.
+//! - nxlock was not scheduled when it was to kill the command: it may be late by the time that it waited for a processor
+//!   since then, if that was long.
 //!
 //! What a server did is checked besides, whatever came of it: each request is a step of the rules (`trace`).
 //!

@@ -57,7 +57,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::record::{Client, Stamp, Terms, Word};
+    use crate::record::{Client, Stamp, Starved, Terms, Word};
 
     /// Returns why a history is none of a lock: reads only the text. The lock is held for certain from the reply to
     /// `acquire` to the call of `release`. If no two such intervals collide, each operation may have happened at these ends,
@@ -99,7 +99,7 @@ mod tests {
             outlasted: false,
             asked: 10,
             ended: Some((900, "0".into())),
-            starved: 0,
+            starved: Starved::default(),
         };
         let stamps = sections.iter().flat_map(|(who, from, to)| {
             let enter = Stamp { at: *from, who: *who, word: Word::Enter(Terms::default()) };

@@ -9,7 +9,7 @@ use redis::{Connection, RedisResult, cmd};
 
 use crate::arena::Shared;
 use crate::observer::connected;
-use crate::record::{Attempt, Client, Mode, Stamp, Terms, Who, Word, boot_clock, nanos};
+use crate::record::{Attempt, Client, Mode, Stamp, Starved, Terms, Who, Word, boot_clock, nanos};
 use crate::seed::Seed;
 use crate::support::lasts;
 
@@ -45,12 +45,12 @@ fn attempt(shared: &Shared<'_>, connection: &mut Connection, seed: &mut Seed) ->
         outlasted: false,
         asked,
         ended: None,
-        starved: 0,
+        starved: Starved::default(),
     };
     let who = shared.journal.asks(attempt);
     let value = format!("plain:c{who}");
     let done = hold(shared, connection, (who, &key, &value), (asked + nanos(ttl) * 98 / 100, nanos(length)), ttl);
-    shared.journal.ended(who, boot_clock(), "plain".into(), 0);
+    shared.journal.ended(who, boot_clock(), "plain".into(), Starved::default());
     done
 }
 

@@ -19,7 +19,7 @@ use nix::sys::signal::{SigSet, Signal, kill};
 use nix::sys::stat::Mode;
 use nix::unistd::{Pid, ttyname};
 
-use crate::record::{Nanos, boot_clock, nanos};
+use crate::record::{Nanos, Starved, boot_clock, nanos};
 use crate::support::lasting::Sweeper;
 use crate::support::lasts;
 
@@ -27,7 +27,7 @@ pub struct Process {
     pid: Pid,
     status: Option<ExitStatus>,
     watched: Watched,
-    starved: Nanos,
+    starved: Starved,
     /// The guard that is to end the command.
     guard: Option<Watched>,
 }
@@ -68,7 +68,7 @@ impl Process {
         };
         let pid = spawned().expect("it starts");
         let watched = Watched::of(pid.as_raw()).expect("it is ours and not waited for");
-        Process { pid, status: None, watched, starved: 0, guard: None }
+        Process { pid, status: None, watched, starved: Starved::default(), guard: None }
     }
 
     pub fn pid(&self) -> i32 {
@@ -76,8 +76,17 @@ impl Process {
     }
 
     pub fn ends_within(&mut self, limit: Duration) -> Option<ExitStatus> {
-        self.watched.ends_within(limit);
-        self.starved = self.watched.starved().unwrap_or(self.starved);
+        let over = boot_clock() + nanos(limit);
+        loop {
+            let rest = Duration::from_nanos(over.saturating_sub(boot_clock()));
+            let has_ended = self.watched.ends_within(rest.min(READ_EVERY));
+            if let Some(in_all) = self.watched.starved() {
+                self.starved.reads(boot_clock(), in_all);
+            }
+            if has_ended || rest <= READ_EVERY {
+                break;
+            }
+        }
         if self.status.is_none() {
             let mut status = 0;
             // SAFETY: the process is ours and not waited for; waitpid(2) writes one number.
@@ -93,12 +102,12 @@ impl Process {
         self.guard = guard.and_then(|guard| Watched::of(guard).ok());
     }
 
-    /// Returns how long it was runnable, in all, while others ran.
-    pub fn starved(&self) -> Nanos {
-        self.starved
+    /// Returns how long it was runnable while others ran.
+    pub fn starved(&self) -> Starved {
+        self.starved.clone()
     }
 
-    /// Returns the same of the guard, once that is gone, if it had to end the command.
+    /// Returns the same, in all, of the guard, once that is gone, if it had to end the command.
     pub fn starved_guard(&self) -> Nanos {
         self.guard.as_ref().map_or(0, Watched::starved_to_its_end)
     }
@@ -116,6 +125,9 @@ impl Process {
         stopped()
     }
 }
+
+/// How often a process is asked how long it has waited for a processor.
+const READ_EVERY: Duration = Duration::from_millis(50);
 
 /// How long the guard of a killed nxlock may take to end, whatever the lease was.
 const GUARD_IS_GONE: Duration = Duration::from_secs(20);
@@ -170,12 +182,18 @@ pub fn command_of(nxlock: i32) -> Option<i32> {
     children(guard_of(nxlock)?).first().copied()
 }
 
+/// Returns whether the command of an nxlock has been executed: until then its process executes nxlock.
+pub fn has_started(nxlock: i32) -> bool {
+    let program = |pid: i32| fs::read_link(format!("/proc/{pid}/exe")).ok();
+    command_of(nxlock).and_then(program).is_some_and(|command| Some(command) != program(nxlock))
+}
+
 pub fn is_guard(pid: i32) -> bool {
     fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim_end() == "nx-guard")
 }
 
 /// Returns for how many nanoseconds a process was runnable while others ran, by a copy of its schedstat.
-pub fn starved(path: &str) -> Option<Nanos> {
+pub fn starved_by(path: &str) -> Option<Nanos> {
     wait_in(&fs::read_to_string(path).ok()?)
 }
 

@@ -81,9 +81,37 @@ pub struct Attempt {
     pub asked: Nanos,
     /// When and how it ended; `None` if it has not.
     pub ended: Option<(Nanos, String)>,
-    /// How long nxlock, or the script, was runnable in all while others had the processors; and its guard, if it had to end
-    /// the command.
-    pub starved: Nanos,
+    /// That of nxlock, or of the script; and of its guard, if that had to end the command.
+    pub starved: Starved,
+}
+
+/// How long a process was runnable while others had the processors.
+#[derive(Clone, Debug, Default)]
+pub struct Starved(Vec<Reading>);
+
+#[derive(Clone, Copy, Debug)]
+struct Reading {
+    at: Nanos,
+    in_all: Nanos,
+}
+
+impl Starved {
+    /// Adds what was read: how long it was so `in_all` by now.
+    pub fn reads(&mut self, at: Nanos, in_all: Nanos) {
+        if in_all > self.in_all() {
+            self.0.push(Reading { at, in_all });
+        }
+    }
+
+    pub fn in_all(&self) -> Nanos {
+        self.0.last().map_or(0, |reading| reading.in_all)
+    }
+
+    /// Returns how long it may have been so since a moment: since the last reading before.
+    pub fn since(&self, moment: Nanos) -> Nanos {
+        let before = self.0.iter().rev().find(|reading| reading.at <= moment);
+        self.in_all() - before.map_or(0, |reading| reading.in_all)
+    }
 }
 
 impl Attempt {
@@ -320,7 +348,7 @@ impl Journal {
         attempts.len() - 1
     }
 
-    pub fn ended(&self, who: Who, at: Nanos, how: String, starved: Nanos) {
+    pub fn ended(&self, who: Who, at: Nanos, how: String, starved: Starved) {
         let attempt = &mut self.attempts()[who];
         attempt.ended = Some((at, how));
         attempt.starved = starved;

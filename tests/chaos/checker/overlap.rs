@@ -43,11 +43,14 @@ pub fn most_at_once(record: &Record, sections: &[Section]) -> usize {
 
 /// Less than this happens to every process, and the margins cover it.
 const STARVED: Nanos = 50 * MS;
+/// The longest time before the end of a lease at which nxlock kills the command. Who waited for a processor before that
+/// is not late for it. Leases here are shorter than those of which a hundredth is more.
+const KILLED_BEFORE: Nanos = 250 * MS;
 
 /// Returns whether a section may stamp at each of these moments, though it should have been over at the `end`.
 fn allowed(record: &Record, section: &Section, end: Nanos, moments: &[Nanos]) -> bool {
     let mut allowances = allowances(record, section);
-    let starved = record.attempts[section.who].starved;
+    let starved = record.attempts[section.who].starved.since(end.saturating_sub(KILLED_BEFORE));
     allowances.extend((starved >= STARVED).then_some((end, end + starved)));
     moments.iter().all(|at| allowances.iter().any(|(from, to)| (from..=to).contains(&at)))
 }

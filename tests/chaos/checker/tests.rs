@@ -3,7 +3,8 @@
 
 use super::{MS, check};
 use crate::record::{
-    Ailment, Attempt, Client, Fault, Left, Look, Mode, Nanos, On, Record, Sight, Slot, Stamp, Terms, Who, Whose, Word,
+    Ailment, Attempt, Client, Fault, Left, Look, Mode, Nanos, On, Record, Sight, Slot, Stamp, Starved, Terms, Who,
+    Whose, Word,
 };
 
 /// A lock `job`, an hour after the machine's boot; all times are ms since then.
@@ -48,7 +49,7 @@ impl Scene {
             outlasted: false,
             asked: at(asked),
             ended: Some((at(ended), "0".into())),
-            starved: 0,
+            starved: Starved::default(),
         });
         self.0.attempts.len() - 1
     }
@@ -143,16 +144,28 @@ fn two_at_once_are_found() {
 
 #[test]
 fn whoever_was_kept_from_a_processor_may_be_as_late() {
-    for (overlap, starved, found) in [(100, 101, &[][..]), (100, 99, FOUND), (40, 49, &["overlap"]), (40, 50, &[])] {
+    // Long before the end of the lease it made nobody late.
+    let readings = [
+        (100, vec![(5_300, 101)], &[][..]),
+        (100, vec![(5_300, 99)], FOUND),
+        (40, vec![(5_300, 49)], &["overlap"]),
+        (40, vec![(5_300, 50)], &[]),
+        (100, vec![(4_550, 70), (5_300, 169)], FOUND),
+        (100, vec![(4_550, 70), (5_300, 171)], &[]),
+        (100, vec![(4_750, 70), (5_300, 120)], &[]),
+    ];
+    for (overlap, readings, found) in readings {
         let mut scene = Scene::new();
         let old = scene.inside(0, 100, 5_000, 1);
         scene.inside(0, 5_000 - overlap, 5_300, 2);
-        scene.0.attempts[old].starved = starved * MS;
+        for (moment, ms) in readings {
+            scene.0.attempts[old].starved.reads(at(moment), ms * MS);
+        }
         scene.shows(found);
     }
     for ms in [99, 101] {
         let (mut scene, old) = overlapping();
-        scene.0.attempts[1 - old].starved = ms * MS;
+        scene.0.attempts[1 - old].starved.reads(at(1_000), ms * MS);
         scene.shows(FOUND);
     }
 }
