@@ -39,7 +39,7 @@ const NOBODY: [&str; 2] = ["nx1:nobodynobodynobodynobodyno:u@h:1:1:", "nx1:nobod
 pub fn follow(directory: &Path, enough: impl Fn() -> bool) -> Trace {
     let events = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC).expect("inotify");
     let changes = AddWatchFlags::IN_MODIFY | AddWatchFlags::IN_CREATE | AddWatchFlags::IN_MOVED_TO;
-    let (mut files, mut is_watched) = (Files { seen: Moment::now(), ..Files::default() }, false);
+    let (mut files, mut is_watched) = (Files::default(), false);
     loop {
         // nxlock makes the directory.
         is_watched = is_watched || events.add_watch(directory, changes).is_ok();
@@ -77,9 +77,9 @@ struct Files {
     last: BTreeMap<PathBuf, Save>,
     /// The ticket of each that has waited: one that was dropped comes back with it.
     tickets: BTreeMap<Token, u64>,
-    /// When they were looked at last.
+    /// When the last look began; before the first, long ago.
     seen: Moment,
-    /// Between which looks a save was missed: a ticket of that time may have been given by it.
+    /// Between which moments a save was missed: a ticket of that time may have been given by it.
     missed: Vec<(Moment, Moment)>,
     trace: Trace,
 }
@@ -92,8 +92,7 @@ struct Save {
 
 impl Files {
     fn look(&mut self, directory: &Path) {
-        let seen = Moment::now();
-        let since = std::mem::replace(&mut self.seen, seen);
+        let since = std::mem::replace(&mut self.seen, Moment::now());
         let entries = fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path());
         for path in entries.filter(|path| path.extension().is_some_and(|extension| extension == "lock")) {
             let Ok(mut file) = File::open(&path) else { continue };
@@ -102,6 +101,8 @@ impl Files {
             if file.read_to_end(&mut bytes).is_err() {
                 continue;
             }
+            // What was saved before it was read, it may have; a busy machine lets this thread wait in between.
+            let seen = Moment::now();
             let file = (about.ino(), about.created().ok());
             for (number, text) in record::saves(&bytes) {
                 self.sees(&path, Save { file, number, state: State::read(text) }, (since, seen));
@@ -611,7 +612,7 @@ mod tests {
     fn what_nxlock_saves_are_steps_of_the_rules_and_a_save_that_is_lost_is_found() {
         let local = Local::start();
         let directory = local.directory().join("locks");
-        let mut files = Files { seen: Moment::now(), ..Files::default() };
+        let mut files = Files::default();
         for _ in 0..3 {
             let token = local.nxlock(["acquire", "job", "--ttl", "1h"]).run().exits(0).token();
             files.look(&directory);
