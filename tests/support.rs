@@ -130,13 +130,14 @@ pub fn send(pid: i32, signal: Signal) {
 #[track_caller]
 pub fn freeze(pid: i32) {
     eventually("it is frozen between two requests", || {
+        // Each time: nxlock continues its guard whenever it has something to tell.
         send(pid, Signal::SIGSTOP);
-        eventually("it is frozen", || state_of(pid) == Some('T'));
-        let has_locked = has_flock(pid);
+        let is_frozen = state_of(pid) == Some('T');
+        let has_locked = is_frozen && has_flock(pid);
         if has_locked {
             send(pid, Signal::SIGCONT);
         }
-        !has_locked
+        is_frozen && !has_locked
     });
 }
 
