@@ -96,13 +96,14 @@ struct Reading {
 }
 
 impl Starved {
-    /// Adds what was read: how long it was so `in_all` by now.
+    /// Adds a reading: by this moment it was so for so long in all.
     pub fn reads(&mut self, at: Nanos, in_all: Nanos) {
         if in_all > self.in_all() {
             self.0.push(Reading { at, in_all });
         }
     }
 
+    /// Returns how long it was so until the last reading.
     pub fn in_all(&self) -> Nanos {
         self.0.last().map_or(0, |reading| reading.in_all)
     }

@@ -43,8 +43,8 @@ pub fn most_at_once(record: &Record, sections: &[Section]) -> usize {
 
 /// Less than this happens to every process, and the margins cover it.
 const STARVED: Nanos = 50 * MS;
-/// The longest time before the end of a lease at which nxlock kills the command. Who waited for a processor before that
-/// is not late for it. Leases here are shorter than those of which a hundredth is more.
+/// How long before the end of its lease nxlock kills a command, at most; of a lease of more than 25 s, which nobody has here,
+/// it is more. What nxlock waited for a processor before that makes it late for nothing.
 const KILLED_BEFORE: Nanos = 250 * MS;
 
 /// Returns whether a section may stamp at each of these moments, though it should have been over at the `end`.
