@@ -109,7 +109,7 @@ fn choose(shared: &Shared<'_>, seed: &mut Seed) -> Choice {
         Kind::Script => seed.one_of(&[1000, 2000]),
         Kind::Deaf | Kind::Tree | Kind::Daemon => seed.one_of(&[1000, 1000, 2000]),
         // The longer the lease, the more a clock drifts in it.
-        Kind::Severed => seed.one_of(&[1000, 2000, 4000, 4000]),
+        Kind::Severed => seed.one_of(&[500, 1000, 2000, 4000, 4000]),
         Kind::Shortest => 100,
         Kind::Plain if ailing || name == 0 => seed.one_of(&[500, 500, 1000]),
         Kind::Plain => seed.one_of(&[300, 500, 500, 1000, 2000, 5000]),
@@ -263,7 +263,7 @@ fn plan(seed: &mut Seed, ttl: Duration, kind: Kind, typed: bool) -> Plan {
 
 fn severed(seed: &mut Seed, ttl: Duration) -> Plan {
     let after = ttl.mul_f64(seed.between(10, 120) as f64 / 100.0);
-    // What befalls one that waits says nothing of a lease.
+    // A contender that waits has no lease that could end.
     Plan { ailment: Ailment::Severed, inside: seed.percent(75), after, lasts: ttl * 3 }
 }
 

@@ -101,7 +101,7 @@ impl Files {
             if file.read_to_end(&mut bytes).is_err() {
                 continue;
             }
-            // What was saved before it was read, it may have; a busy machine lets this thread wait in between.
+            // The read shows each save of before. On a busy machine this thread may have waited since the look began.
             let seen = Moment::now();
             let file = (about.ino(), about.created().ok());
             for (number, text) in record::saves(&bytes) {

@@ -396,7 +396,7 @@ fn a_reservation_that_is_claimed_unseen_after_the_clock_was_set_forward_raises_n
         scene.releases(1, "", &[]);
         fence = cmd("GET").arg("{lock:job}:fence").query(&mut scene.connection).unwrap();
         // The trace does not see the claim, and the fence is far older than what the trace does not see.
-        scene.redis.clock().is_set_forward(Duration::from_secs(5));
+        scene.redis.clock().is_set_forward(Duration::from_secs(9));
         scene.releases(3, "", &[]);
         scene.redis.clock().is_set_back(Duration::from_secs(4));
         scene.acquires(2, "", waits);
