@@ -272,7 +272,9 @@ fn ours(crowd: &Crowd<'_>, dice: &mut Dice) {
         }
         let call = crowd.redis.nxlock(words.iter().map(|&word| word.to_owned()));
         let mut call = call.env("WHO", &who).env("LOG", crowd.log).env("BEATS", &beats).start();
-        let kill = (dice.below(20) == 0).then(|| now() + dice.millis(0, 1500));
+        // The first lock is abandoned once: whoever takes it over has to live to say so.
+        let may_be_killed = crowd.counted(Count::TakenOver) > 0;
+        let kill = (dice.below(20) == 0 && may_be_killed).then(|| now() + dice.millis(0, 1500));
         eventually("it has ended, or is to be killed, or all is over", || {
             call.has_ended() || crowd.is_over() || kill.is_some_and(|at| now() >= at)
         });
