@@ -108,13 +108,15 @@ fn the_vote_of_the_server_that_is_asked_first_counts_though_it_comes_after_the_o
         let call = Nxlock::new(turn(&["-t", "1h", "--server-timeout", "1h"])).env("NXLOCK_SERVER", &servers);
         let mut waiter = Turn::of(call);
         waiter.running.says("waiting for \"job\"");
+        // On a busy machine, a server may not answer the first ballot in time. While it is silent, it is asked for no vote.
+        let is_well = waiter.running.stderr().contains("held by");
         are_held.iter().for_each(|is_held| is_held.store(true, Ordering::Relaxed));
         three[..2].iter().for_each(|redis| redis.delete("lock:job"));
         // If it has asked them before they were free, it asks them no more: it waits for the servers that are silent now.
         let freed = now();
         let is_asked = || three[1].exists("lock:job");
         eventually("it asks the others too", || is_asked() || freed.elapsed() > Duration::from_secs(5));
-        let is_judged = is_asked();
+        let is_judged = is_well && is_asked();
         let goes_on = |is_held: &AtomicBool, proxy: &Proxy| {
             is_held.store(false, Ordering::Relaxed);
             proxy.lets_go();
@@ -129,7 +131,7 @@ fn the_vote_of_the_server_that_is_asked_first_counts_though_it_comes_after_the_o
         eventually("nothing is left", || three.iter().all(|redis| !redis.exists("lock:job")));
         is_judged
     });
-    assert!(is_judged, "the others were never asked when they were free");
+    assert!(is_judged, "the servers never answered in time, or the others were never asked when they were free");
 }
 
 #[test]
