@@ -211,7 +211,8 @@ fn a_newer_run_that_gives_up_leaves_the_holder_alone(redis: &Redis, proxy: &Prox
         proxy.commands().iter().any(|words| asks(words))
     });
     then();
-    eventually("the request is taken back", || asker(redis, &id).is_none());
+    proxy.has_carried_all();
+    assert!(asker(redis, &id).is_none(), "the request is taken back");
     older.goes_on();
     older.leaves();
     redis.has_only_a_fence();

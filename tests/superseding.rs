@@ -220,11 +220,13 @@ fn with_a_late_request(redis: &Redis) -> (Proxy, Turn) {
     })
 }
 
-/// Lets the server carry out the late request, and what undoes it.
+/// Lets the server execute the late request, and what undoes it.
+#[track_caller]
 fn arrives(redis: &Redis, proxy: &Proxy) {
     let before = redis.scripts_run();
     proxy.lets_go();
-    eventually("the late request is carried out, and what undoes it", || redis.scripts_run() >= before + 2);
+    proxy.has_carried_all();
+    assert!(redis.scripts_run() >= before + 2, "the late request is executed, and what undoes it");
 }
 
 #[test]
@@ -257,7 +259,7 @@ fn a_late_request_of_one_that_has_run_dismisses_nobody() {
     holder.leaves();
     newest.up();
     newest.leaves();
-    eventually("only its fence is left", || redis.ask::<i64>(&["DBSIZE"]) == 1);
+    redis.has_only_a_fence();
 }
 
 #[test]
@@ -276,6 +278,7 @@ fn one_that_joins_late_does_not_come_after_a_newer_one_that_was_granted_the_lock
         let newer = Turn::had(&redis, &options);
         proxy.lets_go();
         older.finish().exits(75).prints("").says(&format!("pid {}", newer.pid()));
+        proxy.has_carried_all();
         newer.leaves();
         redis.has_only_a_fence();
     }

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 
-use super::{Nxlock, Redis, lasts};
+use super::{Nxlock, Redis, eventually, lasts};
 
 /// What happens to a request, counted from 1 over all connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,6 +46,8 @@ pub struct Proxy {
     directory: TempDir,
     requests: Arc<AtomicUsize>,
     connections: Arc<AtomicUsize>,
+    /// How many of the connections have not ended.
+    lines: Arc<AtomicUsize>,
     seen: Arc<Mutex<Vec<String>>>,
     gate: Arc<Gate>,
 }
@@ -82,6 +84,7 @@ impl Proxy {
             directory,
             requests: Arc::default(),
             connections: Arc::default(),
+            lines: Arc::default(),
             seen: Arc::default(),
             gate: Arc::default(),
         };
@@ -92,13 +95,17 @@ impl Proxy {
             gate: Arc::clone(&proxy.gate),
             fate: Arc::new(fate),
         };
-        let connections = Arc::clone(&proxy.connections);
+        let (connections, lines) = (Arc::clone(&proxy.connections), Arc::clone(&proxy.lines));
         // Both kinds of threads end with the test process at the latest.
         thread::spawn(move || {
             for client in listener.incoming().flatten() {
                 connections.fetch_add(1, Ordering::SeqCst);
-                let line = line.clone();
-                thread::spawn(move || line.carry(client));
+                lines.fetch_add(1, Ordering::SeqCst);
+                let (line, lines) = (line.clone(), Arc::clone(&lines));
+                thread::spawn(move || {
+                    line.carry(client);
+                    lines.fetch_sub(1, Ordering::SeqCst);
+                });
             }
         });
         proxy
@@ -119,6 +126,17 @@ impl Proxy {
     /// Releases the held requests, and all that follow.
     pub fn lets_go(&self) {
         self.gate.opens();
+    }
+
+    /// Waits until the server has executed all that was sent by clients that are gone by now: what they sent last, and did
+    /// not wait for, may be here still.
+    #[track_caller]
+    pub fn has_carried_all(&self) {
+        // This one is accepted last: when it has ended, all before it are counted.
+        let mut last = connect(&self.socket()).expect("the proxy accepts connections");
+        last.shutdown(Shutdown::Write).expect("the connection is open");
+        last.read_to_end(&mut Vec::new()).expect("the proxy ends the connection");
+        eventually("all that was sent is executed", || self.lines.load(Ordering::SeqCst) == 0);
     }
 
     /// Returns how many requests have arrived.
