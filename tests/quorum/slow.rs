@@ -39,6 +39,18 @@ fn a_free_lock_is_granted_if_each_reply_comes_within_the_server_timeout() {
 }
 
 #[test]
+fn a_lock_is_given_back_though_the_servers_have_not_said_yet_whether_they_tell_of_changes() {
+    // What they are asked takes two round trips, and a new connection one more for the login.
+    let three = [(); 3].map(|()| Redis::with_password("secret"));
+    let (_networks, servers) = late(&three);
+    let words = ["--server-timeout", "2300ms", "run", "job", "-t", "10m", "--", "sleep", "0.5"];
+    let call = || Nxlock::new(words).env("NXLOCK_SERVER", &servers).env("REDISCLI_AUTH", "secret").run();
+    let in_time = |done: &Done| done.status.code() != Some(69);
+    eventually_some("each reply comes in time", || Some(call()).filter(in_time)).exits(0);
+    eventually("nothing is left", || three.iter().all(|redis| !redis.exists("lock:job")));
+}
+
+#[test]
 fn a_command_begins_within_the_lease_that_runs_from_the_first_vote() {
     let three = [(); 3].map(|()| Redis::start());
     let (_networks, servers) = late(&three);

@@ -39,7 +39,9 @@ pub struct Client {
     /// one after that request.
     spent: Vec<Connection>,
     /// Former spent connections, with when something was sent behind their requests, the latest first. They stay open
-    /// for the replies: a proxy that cannot deliver one may end both sides, and drop what came behind.
+    /// for the replies: a proxy that cannot deliver one may end both sides, and drop what came behind. Among them are those
+    /// on which the server did not say in time whether it tells things unasked: nothing has to be undone there, and a
+    /// release can still be sent where a new connection would have to log in first.
     undone: Vec<Undone>,
     /// A server has replied before.
     has_met: bool,
@@ -49,7 +51,7 @@ pub struct Client {
     distinct: Option<Distinct>,
 }
 
-/// A former spent connection.
+/// A connection whose replies cannot be told apart any more, and behind whose requests something was sent, or may be.
 struct Undone {
     since: Moment,
     connection: Connection,
@@ -174,8 +176,8 @@ impl Client {
         !self.spent.is_empty()
     }
 
-    /// Returns whether a request may still be outstanding that was given up, and behind which nothing was sent for the lock
-    /// with this key.
+    /// Returns whether a request may still be outstanding that was given up, be it one to tell things unasked, and behind
+    /// which nothing was sent for the lock with this key.
     pub fn may_be_late(&self, key: &str) -> bool {
         self.is_in_doubt() || self.undone.iter().any(|undone| !undone.has(key))
     }
@@ -410,14 +412,21 @@ impl Client {
     /// if there is no connection, it was asked already, or it is not to be asked.
     ///
     /// # Errors
-    /// If the server does not answer. The connection is lost then.
+    /// If the server does not answer. The connection is of no use then, but to send a release.
     pub fn ask_for(&mut self, wanted: Wanted, limit: Limit<'_>) -> Result<Option<Accepted>, Fault> {
         let hears_of = |connection: &Connection| connection.hears_of(&wanted.key);
         if self.idle.last().is_none_or(hears_of) {
             return Ok(None);
         }
         let agrees = |accepted: &Accepted| *accepted != Accepted::default();
-        self.listen(limit, |connection, limit| connection.ask_for(wanted, limit), agrees)
+        let said = self.listen(limit, |connection, limit| connection.ask_for(wanted, limit), agrees);
+        said.map_err(|(fault, connection)| {
+            if matches!(fault, Fault::TimeUp | Fault::Cancelled) {
+                self.undone.insert(0, Undone { since: Moment::now(), connection: *connection, keys: Vec::new() });
+                self.undone.truncate(MOST_SPENT);
+            }
+            fault
+        })
     }
 
     /// Has the server that replied last, or was reached, wake a waiter on that connection.
@@ -428,6 +437,8 @@ impl Client {
         let agrees = |subscribed: &Subscribed| !matches!(subscribed, Subscribed::NotHere);
         let before = self.listening;
         let subscribed = self.listen(limit, |connection, limit| connection.subscribe(channels, limit), agrees);
+        // While it was open, whoever releases the lock would count on this waiter to hear of it.
+        let subscribed = subscribed.map_err(|(fault, _closed)| fault);
         if let Err(Fault::TimeUp) = subscribed {
             // A waiter has less time than a holder, who may ask again: the server may only be slow.
             self.listening = before;
@@ -436,12 +447,15 @@ impl Client {
     }
 
     /// Asks a server to tell things unasked, unless that is not to be tried, and keeps whether it does.
+    ///
+    /// # Errors
+    /// If the server does not answer, with the connection, whose replies cannot be told apart any more.
     fn listen<T>(
         &mut self,
         limit: Limit<'_>,
         ask: impl FnOnce(&mut Connection, Limit<'_>) -> Result<T, Fault>,
         agrees: impl FnOnce(&T) -> bool,
-    ) -> Result<Option<T>, Fault> {
+    ) -> Result<Option<T>, (Fault, Box<Connection>)> {
         self.note_lost_listening();
         let limit = self.within(limit);
         let Some(mut connection) = self.idle.pop_if(|_| self.listening.may_be_tried()) else { return Ok(None) };
@@ -452,9 +466,13 @@ impl Client {
             Err(Fault::Cancelled) => self.listening,
             Err(_) => self.listening.failed(),
         };
-        let said = said?;
-        self.idle.push(connection);
-        Ok(Some(said))
+        match said {
+            Ok(said) => {
+                self.idle.push(connection);
+                Ok(Some(said))
+            }
+            Err(fault) => Err((fault, Box::new(connection))),
+        }
     }
 
     /// Returns the idle connection of this number, if it is still there.
