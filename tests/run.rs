@@ -370,7 +370,7 @@ fn it_is_renewed_for_as_long_as_it_runs() {
     running.finish().exits(0).says_nothing();
 }
 
-/// What a holder sends when it begins to listen, 100 ms after it was granted the lock.
+/// A holder sends these when it begins to listen, 100 ms after the server has granted it the lock.
 const LISTENING: [&str; 4] = ["HELLO 3", "CLIENT TRACKING", "SUBSCRIBE ", "EVALSHA renew "];
 
 #[test]

@@ -110,8 +110,8 @@ fn a_request_that_the_server_could_not_read_yet_leaves_nothing_behind() {
             "EVAL" => fate,
             _ => Fate::Delivered,
         });
-        // On a busy machine there may be no time for the script, or to give back what may have been granted.
-        eventually("the script was to be loaded", || {
+        // On a busy machine nxlock may have no time to load the script, or to release what the server may have granted.
+        eventually("nxlock loads the script, and releases the lock last", || {
             redis.ask::<()>(&["FLUSHALL"]);
             redis.ask::<()>(&["SCRIPT", "FLUSH"]);
             let before = proxy.commands().len();

@@ -128,8 +128,8 @@ impl Proxy {
         self.gate.opens();
     }
 
-    /// Waits until the server has executed all that was sent by clients that are gone by now: what they sent last, and did
-    /// not wait for, may be here still.
+    /// Waits until the server has executed all that clients have sent which are gone by now: the proxy may still have what
+    /// they sent last, without waiting for the reply.
     #[track_caller]
     pub fn has_carried_all(&self) {
         // This one is accepted last: when it has ended, all before it are counted.

@@ -388,9 +388,17 @@ impl Client {
             undone.keys.push(key.to_owned());
         }
         self.follow(requests, limit, Moment::NEVER);
+        let spent = std::mem::take(&mut self.spent);
+        self.keep_open(spent, &[key]);
+    }
+
+    /// Keeps connections open behind whose requests something was sent for the locks with these keys, and may be sent for
+    /// others.
+    fn keep_open(&mut self, connections: Vec<Connection>, keys: &[&str]) {
         let since = Moment::now();
-        let undone = |connection| Undone { since, connection, keys: vec![key.to_owned()] };
-        self.undone.splice(0..0, self.spent.drain(..).map(undone));
+        let keys = || keys.iter().copied().map(str::to_owned).collect();
+        let undone = connections.into_iter().map(|connection| Undone { since, connection, keys: keys() });
+        self.undone.splice(0..0, undone);
         self.undone.truncate(MOST_SPENT);
     }
 
@@ -422,8 +430,7 @@ impl Client {
         let said = self.listen(limit, |connection, limit| connection.ask_for(wanted, limit), agrees);
         said.map_err(|(fault, connection)| {
             if matches!(fault, Fault::TimeUp | Fault::Cancelled) {
-                self.undone.insert(0, Undone { since: Moment::now(), connection: *connection, keys: Vec::new() });
-                self.undone.truncate(MOST_SPENT);
+                self.keep_open(vec![*connection], &[]);
             }
             fault
         })
@@ -436,9 +443,9 @@ impl Client {
     pub fn subscribe(&mut self, channels: &Channels, limit: Limit<'_>) -> Result<Subscribed, Fault> {
         let agrees = |subscribed: &Subscribed| !matches!(subscribed, Subscribed::NotHere);
         let before = self.listening;
-        let subscribed = self.listen(limit, |connection, limit| connection.subscribe(channels, limit), agrees);
-        // While it was open, whoever releases the lock would count on this waiter to hear of it.
-        let subscribed = subscribed.map_err(|(fault, _closed)| fault);
+        let said = self.listen(limit, |connection, limit| connection.subscribe(channels, limit), agrees);
+        // While the connection is open, whoever releases the lock counts on this waiter to hear of that.
+        let subscribed = said.map_err(|(fault, _closed)| fault);
         if let Err(Fault::TimeUp) = subscribed {
             // A waiter has less time than a holder, who may ask again: the server may only be slow.
             self.listening = before;
