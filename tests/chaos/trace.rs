@@ -21,14 +21,14 @@ use replay::Replay;
 
 use crate::record::Nanos;
 
-pub use replay::{ARRIVES, Granted, LEAVES};
+pub use replay::{ARRIVES, Granted, LEAVES, REFUSES, SERVES};
 
 /// What the test saw of a server, or of a directory.
 #[derive(Default)]
 pub struct Trace {
     /// How many calls were steps of the rules.
     pub steps: usize,
-    /// How many could not be judged, as keys were lost or not seen, or the server may have aborted it.
+    /// How many could not be judged, as keys were lost or not seen, or the server may have refused or aborted it.
     pub unjudged: usize,
     /// Each thing that the rules do not allow, and when that was found.
     pub faults: Vec<(Nanos, String)>,
@@ -45,7 +45,7 @@ pub struct Trace {
 /// their replica.
 pub fn follow(socket: &Path, masters: &[u16], enough: impl Fn() -> bool) -> Trace {
     let mut monitor = Monitor::of(socket);
-    let mut replay = Replay::new();
+    let mut replay = Replay::of(!masters.is_empty());
     let mut has_told_all = false;
     loop {
         match monitor.next() {

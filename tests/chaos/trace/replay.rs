@@ -1,5 +1,6 @@
 //! Each call of the script, as a step of the rules: what it left in the keys, whom it told what, and to whom it granted the
-//! lock must be what the rules say. The requests about one key each, of a lock that is moving, have simpler rules.
+//! lock must be what the rules say. Those about one key of a lock that is moving, and those that raise a fence to what a
+//! majority gave, have simpler rules, which are here.
 //!
 //! MONITOR shows what a script did, and neither what it read nor what it answered. What the rules ask of the world is
 //! therefore searched for: which moment of the server's clock a call had, whether a key that was about to expire was still
@@ -30,9 +31,12 @@ const SET_BACK: u64 = 1000;
 const HELD_UP: u64 = 2_000_000;
 
 /// What the test says to a server in a `PING`, with the key of a lock, as MONITOR does not tell of CLUSTER SETSLOT: its slot
-/// is about to move, from there or to there; and it has moved.
+/// is about to move, from there or to there; and it has moved. And, as it does not tell of CONFIG and REPLICAOF either: the
+/// server is about to refuse what scripts write; and it does no more.
 pub const LEAVES: &str = "leaves ";
 pub const ARRIVES: &str = "arrives ";
+pub const REFUSES: &str = "refuses";
+pub const SERVES: &str = "serves";
 const PING: &str = "PING";
 
 /// A call of the script: its request, and what it did.
@@ -45,8 +49,8 @@ struct Call {
     at: u64,
     /// When the server told of its last command.
     last: u64,
-    /// It is about one key of a lock that is moving.
-    is_of_one_key: bool,
+    /// It is about one key of a lock that is moving, or raises a fence.
+    is_simple: bool,
     key: String,
     fields: BTreeMap<String, String>,
     operation: String,
@@ -77,6 +81,10 @@ pub struct Replay {
     keys: Option<Keyspace>,
     /// Another server is its master: it grants nothing.
     is_replica: bool,
+    /// It may become a replica at any time.
+    may_be_replica: bool,
+    /// It is full, or read-only: it may refuse what a script writes first.
+    refuses: bool,
     /// From when to when, by the server's clock, it was not seen so far what the server executed. None: everything is seen,
     /// though the keys may not be known.
     unseen: Option<(u64, u64)>,
@@ -169,11 +177,13 @@ impl World<Token> for Around {
 }
 
 impl Replay {
-    /// Begins before anything is seen.
-    pub fn new() -> Replay {
+    /// Begins before anything is seen, of a server that may become a replica or not.
+    pub fn of(may_be_replica: bool) -> Replay {
         Replay {
             keys: None,
             is_replica: false,
+            may_be_replica,
+            refuses: false,
             unseen: Some((0, 0)),
             moving: HashSet::new(),
             reserved: BTreeMap::new(),
@@ -238,6 +248,10 @@ impl Replay {
 
     pub fn sees(&mut self, command: &Command) {
         let verb = command.verb();
+        if let (PING, Some(text @ (REFUSES | SERVES))) = (&*verb, command.words.get(1).map(String::as_str)) {
+            self.ends();
+            self.refuses = text == REFUSES;
+        }
         if let Some(unseen) = &mut self.unseen {
             *unseen = widened(*unseen, command.at);
             return;
@@ -318,12 +332,10 @@ impl Replay {
     }
 
     fn note(&mut self, command: &Command) {
-        self.past.push_back(format!(
-            "{} {}{}",
-            command.at,
-            if command.is_in_script { "  " } else { "" },
-            command.words.join(" ")
-        ));
+        // A script is told whole.
+        let words: Vec<&str> = command.words.iter().map(|word| if word.len() > 1000 { "..." } else { word }).collect();
+        let indent = if command.is_in_script { "  " } else { "" };
+        self.past.push_back(format!("{} {indent}{}", command.at, words.join(" ")));
         if self.past.len() > 60 {
             self.past.pop_front();
         }
@@ -366,13 +378,22 @@ impl Replay {
     /// The call is over: it was a step of the rules, or a fault.
     pub fn ends(&mut self) {
         let Some(call) = self.call.take() else { return };
-        if call.is_of_one_key && call.began {
-            self.ends_of_one_key(&call);
+        if call.is_simple && call.began {
+            self.ends_simply(&call);
             return;
         }
-        // A script that was not loaded, or was refused its first write: it has done nothing, but test a channel, or tell a
-        // waiter of a grant that was to be written next. The waiter asks, and learns that there is none.
-        if !call.began || call.writes.is_empty() && call.said.iter().all(|(_, word)| word == "t" || word == "g") {
+        // The script was not loaded.
+        if !call.began {
+            return;
+        }
+        // Each call writes. One that was refused its first write has done nothing, but test a channel, or tell a waiter of a
+        // grant that was to be written next: the waiter asks, and learns that there is none.
+        if call.writes.is_empty() {
+            let may_be_refused = self.refuses || self.may_be_replica || self.moving.contains(&call.key);
+            match may_be_refused && call.said.iter().all(|(_, word)| word == "t" || word == "g") {
+                true => self.unjudged += 1,
+                false => self.fails(&format!("{} of {} wrote nothing", call.operation, call.key)),
+            }
             return;
         }
         let Some(before) = self.keys.take() else { return };
@@ -449,19 +470,20 @@ impl Replay {
         }
     }
 
-    /// A request about one key is over: it changed only what contains its token, or gave a fence above the last.
-    fn ends_of_one_key(&mut self, call: &Call) {
+    /// A request of simpler rules is over: it changed only what contains its token, or gave a fence above the last.
+    fn ends_simply(&mut self, call: &Call) {
         let Some(before) = self.keys.take() else { return };
         let blur = self.blur(call);
         let now = call.at / 1000;
         for mut keys in self.before_it(&before, &call.key, now, blur) {
-            if !call.is_right_for_one_key(&keys, blur) {
+            if !call.is_right(&keys, blur) {
                 continue;
             }
             for words in &call.writes {
                 let _ = keys.executes(&words[0].to_ascii_uppercase(), words, now);
             }
-            self.fences.extend(call.fences());
+            // One that is raised was given before.
+            self.fences.extend(call.fences().filter(|_| call.operation != RAISE));
             self.is_explained(call, keys);
             return;
         }
@@ -475,9 +497,11 @@ fn lock_of(key: &str) -> &str {
     key.strip_prefix('{').and_then(|rest| rest.split_once("}:")).map_or(key, |(lock, _)| lock)
 }
 
-/// The requests about all of a lock, and those about one key of a lock that is moving, which another script carries out.
+/// The requests about all of a lock; those about one key of a lock that is moving, which another script carries out; and that
+/// of servers that vote.
 const OPERATIONS: [&str; 5] = ["acquire", "release", "record", "renew", "ask"];
-const OF_ONE_KEY: [&str; 4] = ["acquire", "release", "renew", "fence"];
+const OF_ONE_KEY: [&str; 5] = ["acquire", "release", "renew", "fence", "withdraw"];
+const RAISE: &str = "raise";
 
 /// Returns an interval that contains another, and a time.
 fn widened((from, to): (u64, u64), at: u64) -> (u64, u64) {
@@ -501,28 +525,16 @@ impl Call {
         }
         let count: usize = command.words.get(2)?.parse().ok()?;
         let (key, operation) = (command.words.get(3)?.clone(), command.words.get(3 + count)?.clone());
-        let is_of_one_key = count == 1 && OF_ONE_KEY.contains(&operation.as_str());
+        let is_simple = if count == 1 { OF_ONE_KEY.contains(&operation.as_str()) } else { operation == RAISE };
         let is_of_all = count > 1 && key.starts_with("lock:") && OPERATIONS.contains(&operation.as_str());
-        if !is_of_one_key && !is_of_all {
+        if !is_simple && !is_of_all {
             return None;
         }
         let fields = command.words[4 + count..].chunks(2);
         let fields = fields.map(|pair| (pair[0].clone(), pair.get(1).cloned().unwrap_or_default())).collect();
         let (writes, said) = (Vec::new(), Vec::new());
         let at = command.at;
-        Some(Call {
-            since,
-            begins: at,
-            at,
-            last: at,
-            is_of_one_key,
-            key,
-            fields,
-            operation,
-            writes,
-            said,
-            began: false,
-        })
+        Some(Call { since, begins: at, at, last: at, is_simple, key, fields, operation, writes, said, began: false })
     }
 
     /// Returns how long it took by the server's clock, in ms: long if the server was stopped, or its clock set forward, in the
@@ -531,20 +543,44 @@ impl Call {
         self.last.abs_diff(self.begins) / 1000
     }
 
-    /// Whether it does with its one key what it is to do (moving.lua).
-    fn is_right_for_one_key(&self, keys: &Keyspace, blur: u64) -> bool {
+    /// Whether it does with its key what it is to do (moving.lua), or with the fence that it raises.
+    fn is_right(&self, keys: &Keyspace, blur: u64) -> bool {
         let (value, ttl) = (keys.text(&self.key), self.number("ttl"));
         let writes: Vec<Vec<&str>> =
             self.writes.iter().map(|words| words.iter().map(String::as_str).collect()).collect();
-        if self.operation == "fence" {
-            let last: u64 = value.and_then(|value| value.parse().ok()).unwrap_or(0);
-            let lasts = (10 * ttl).max(86_400_000).to_string();
-            let [writes] = writes.as_slice() else { return false };
-            let ["SET", _, fence, "PX", px] = writes.as_slice() else { return false };
-            let fence: u64 = fence.parse().unwrap_or(0);
-            return *px == lasts && (fence == last + 1 || fence > last && fence.abs_diff(self.at) < HELD_UP);
-        }
+        let fence_of = |text: Option<&str>| text.and_then(|text| text.parse::<u64>().ok()).unwrap_or(0);
+        let lasts = (10 * ttl).max(86_400_000);
         let is_ours = value == Some(self.field("token"));
+        match &*self.operation {
+            "fence" => {
+                let last = fence_of(value);
+                let [writes] = writes.as_slice() else { return false };
+                let ["SET", _, fence, "PX", px] = writes.as_slice() else { return false };
+                let fence = fence_of(Some(fence));
+                let is_next = fence == last + 1 || fence > last && fence.abs_diff(self.at) < HELD_UP;
+                return *px == lasts.to_string() && is_next;
+            }
+            RAISE => {
+                let key = companion(&self.key, "fence");
+                let is_lower = is_ours && fence_of(keys.text(&key)) < self.number("fence");
+                let is_raised = |words: &[&str]| {
+                    let [verb, of, fence, px, ms] = words else { return false };
+                    let lasts_so_long = ms.parse::<u64>().is_ok_and(|ms| ms >= lasts);
+                    [*verb, *of, *fence, *px] == ["SET", &key, self.field("fence"), "PX"] && lasts_so_long
+                };
+                return match writes.as_slice() {
+                    [] => !is_lower,
+                    [words] => is_lower && is_raised(words),
+                    _ => false,
+                };
+            }
+            "withdraw" => {
+                let is_there = keys.field(&self.key, self.field("field")) == Some(self.field("value"));
+                let expected: &[&[&str]] = if is_there { &[&["HDEL", &self.key, self.field("field")]] } else { &[] };
+                return writes == expected;
+            }
+            _ => {}
+        }
         let lengthens: &[&str] = &["PEXPIRE", &self.key, self.field("ttl")];
         let expected: &[&[&str]] = match &*self.operation {
             "release" if is_ours => &[&["DEL", &self.key]],

@@ -8,7 +8,7 @@ use redis::{Connection, Value, cmd};
 
 use super::keyspace::Keyspace;
 use super::monitor::{Command, has_told};
-use super::replay::{ARRIVES, LEAVES, Replay};
+use super::replay::{ARRIVES, LEAVES, REFUSES, Replay};
 use super::{Trace, follow};
 use crate::observer::connected;
 use crate::script::{self, LUA};
@@ -220,6 +220,40 @@ fn a_key_that_never_expires_is_found() {
 }
 
 #[test]
+fn a_release_that_does_not_reach_the_key_is_found() {
+    is_found(("if lock.value then redis.call('DEL', K) end", ""), |scene| {
+        scene.acquires(1, "", &[]);
+        scene.releases(1, "", &[]);
+    });
+}
+
+#[test]
+fn a_request_that_writes_nothing_is_found() {
+    is_found(("if arg.mode ~= 'queue' then redis.call('ZREM', Q, '') end", ""), |scene| {
+        scene.acquires(1, "", &[]);
+        scene.acquires(2, "", &[("mode", "once")]);
+    });
+}
+
+#[test]
+fn a_fence_that_is_lowered_is_found() {
+    is_found(("if last_fence() < tonumber(arg.fence) then", "if true then"), |scene| {
+        scene.acquires(1, "", &[]);
+        for fence in ["9007199254740990", "9007199254740989"] {
+            scene.calls("raise", &[("token", &token(1, "")), ("fence", fence), ("ttl", "60000")]);
+        }
+    });
+}
+
+#[test]
+fn a_fence_that_is_raised_without_the_vote_is_found() {
+    is_found(("if redis.call('GET', K) ~= token then return { 'verdict', 'not_yours' } end", ""), |scene| {
+        scene.acquires(1, "", &[]);
+        scene.calls("raise", &[("token", &token(2, "")), ("fence", "9007199254740990"), ("ttl", "60000")]);
+    });
+}
+
+#[test]
 fn what_is_wrong_about_one_key_of_a_lock_that_is_moving_is_found() {
     let scene = |moving: &str| {
         seen(None, |scene| {
@@ -264,6 +298,7 @@ fn a_grant_that_was_told_and_could_not_be_written_is_none() {
         scene.acquires(2, "", &[("channel", "lock:job:wake:2")]);
         let mut ask = |words: &[&str]| cmd(words[0]).arg(&words[1..]).query::<Value>(&mut scene.connection);
         eventually("the lease is over", || ask(&["EXISTS", "lock:job"]) == Ok(Value::Int(0)));
+        ask(&["PING", REFUSES]).unwrap();
         ask(&["REPLICAOF", "127.0.0.1", "1"]).unwrap();
         let third = token(3, "");
         let keys = script::keys("lock:job", &third, false);
@@ -274,7 +309,7 @@ fn a_grant_that_was_told_and_could_not_be_written_is_none() {
         cmd("REPLICAOF").arg("NO").arg("ONE").query::<Value>(&mut scene.connection).unwrap();
     });
     assert!(trace.faults.is_empty(), "{:?}", trace.faults);
-    assert_eq!(trace.grants.len(), 1);
+    assert_eq!((trace.grants.len(), trace.unjudged), (1, 1));
 }
 
 #[test]
@@ -407,7 +442,7 @@ fn a_reservation_that_is_claimed_unseen_after_the_clock_was_set_forward_raises_n
 
 #[test]
 fn a_clock_that_was_set_back_while_nothing_was_seen_leaves_a_gap_from_its_earliest_time() {
-    let mut replay = Replay::new();
+    let mut replay = Replay::of(false);
     replay.begins(Keyspace::default(), 9_000_000);
     replay.is_cut_off();
     shows(&mut replay, 2000, false, "PING");
@@ -563,7 +598,7 @@ fn shows_a_grant(replay: &mut Replay, ms: u64, later: u64) {
 
 #[test]
 fn what_another_program_wrote_may_be_older_than_the_server_told_of_it() {
-    let mut replay = Replay::new();
+    let mut replay = Replay::of(false);
     replay.begins(Keyspace::default(), 0);
     shows(&mut replay, 1_000_000, false, "PING");
     // Executed 8 ms before.
@@ -576,10 +611,10 @@ fn what_another_program_wrote_may_be_older_than_the_server_told_of_it() {
 
 #[test]
 fn a_fence_that_is_raised_changes_nothing_about_when_the_lock_ends() {
-    let mut replay = Replay::new();
+    let mut replay = Replay::of(false);
     replay.begins(Keyspace::default(), 0);
     shows_a_grant(&mut replay, 1_000_000, 12);
-    shows_a_request(&mut replay, 1_000_040, "raise token t fence 1000030000 ttl 1000");
+    shows_a_request(&mut replay, 1_000_040, &format!("raise token {} fence 1000030000 ttl 1000", token(1, "")));
     shows(&mut replay, 1_000_040, true, "SET {lock:job}:fence 1000030000 PX 86400000");
     // The lock was set 12 ms after the call began, and is held as much longer.
     shows_a_request(&mut replay, 1_001_011, &format!("acquire token {} ttl 1000 mode plain", token(2, "")));
@@ -587,12 +622,12 @@ fn a_fence_that_is_raised_changes_nothing_about_when_the_lock_ends() {
     replay.ends();
     let trace = replay.into_trace();
     assert!(trace.faults.is_empty(), "{:?}", trace.faults);
-    assert_eq!(trace.steps, 2);
+    assert_eq!(trace.steps, 3);
 }
 
 #[test]
 fn a_server_that_is_stopped_once_it_has_read_the_clock_raises_no_alarm_about_who_has_not_ended_by_then() {
-    let mut replay = Replay::new();
+    let mut replay = Replay::of(false);
     replay.begins(Keyspace::default(), 0);
     let (first, second) = (token(1, ":3"), token(2, ":3"));
     shows_a_request(&mut replay, 1_000_000, &format!("acquire token {first} ttl 300 mode once"));
@@ -638,7 +673,7 @@ fn who_shares_a_lock_while_nothing_is_seen_may_have_the_fence_of_those_who_share
         keys.executes("SET", &set, 0).unwrap();
         keys
     };
-    let mut replay = Replay::new();
+    let mut replay = Replay::of(false);
     replay.begins(Keyspace::default(), 0);
     replay.begins(shared(1001), 1_000_000_000);
     replay.is_cut_off();
@@ -649,7 +684,7 @@ fn who_shares_a_lock_while_nothing_is_seen_may_have_the_fence_of_those_who_share
 
 #[test]
 fn a_grant_while_the_keys_are_not_known_may_have_the_fence_that_was_given() {
-    let mut replay = Replay::new();
+    let mut replay = Replay::of(false);
     replay.begins(Keyspace::default(), 0);
     // Which keys it takes away is to be looked at.
     shows(&mut replay, 1_000_000, false, "MIGRATE");
