@@ -393,7 +393,7 @@ impl Lock {
                 retry::let_end(within, *rest, self.fence, |limit| store.let_end(claim, *rest, limit))
             }
             Finish::Leave(name) => {
-                store.leave(claim, name);
+                store.leave(claim, Some(name), self.fence);
                 return GivenBack::Done;
             }
         };

@@ -106,9 +106,14 @@ fn ask_again<T>(within: Duration, mut ask: impl FnMut(Limit<'_>) -> Result<T, Er
             return (Err(Error { kind, ..error }), in_doubt);
         }
         log::trace(format_args!("{error}"));
-        before = Some(error);
         // This only sleeps; if poll(2) fails, the retry comes early.
         let _ = give_up.no_later_than(Moment::now() + backoff.next()).wait_for(&[]);
+        if give_up.until.passed() {
+            // A request could leave, and not be answered.
+            let kind = if in_doubt { ErrorKind::Unanswered } else { error.kind };
+            return (Err(Error { kind, ..error }), in_doubt);
+        }
+        before = Some(error);
     }
 }
 

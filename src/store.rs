@@ -21,7 +21,8 @@ use crate::descriptors::CommandFile;
 use crate::duration::jittered;
 use crate::error::Error;
 use crate::lock::{
-    Asker, Claim, HolderId, Lease, LockName, LockState, Owner, Prefix, Recorded, Run, StateKind, Terms, Told, Ttl,
+    Asker, Claim, Fence, HolderId, Lease, LockName, LockState, Owner, Prefix, Recorded, Run, StateKind, Terms, Told,
+    Ttl,
 };
 use crate::text::Tainted;
 use crate::wait::{Limit, Woken};
@@ -85,7 +86,7 @@ pub enum Op<'a> {
     Renew(&'a Claim, Ttl, Renewing<'a>),
     LetEnd(&'a Claim, Ttl),
     Release(&'a Claim),
-    Leave(&'a Claim, &'a LockName),
+    Leave(&'a Claim, Option<&'a LockName>, Option<Fence>),
     Listen(&'a Claim),
     Break(&'a LockName, &'a Asker),
     Ask(&'a LockName, &'a Asker, Asking),
@@ -320,11 +321,12 @@ impl dyn Store + '_ {
         reply!(self.step(Op::Doubts, limit), Doubts)
     }
 
-    /// Leaves the claim to the lock with this name for another process to release; if the claim has others, they are given
-    /// back. On return, no request is outstanding that could set the key again.
-    pub fn leave(&mut self, claim: &Claim, name: &LockName) {
+    /// Leaves a claim to another process: that to the lock with this name, and if the claim has others, they are given back;
+    /// without a name, all of it. `fence` is that of its own grant, if it has one. On return, no request is outstanding that
+    /// could grant the lock anew, or the server will undo that behind it, as far as the store can.
+    pub fn leave(&mut self, claim: &Claim, name: Option<&LockName>, fence: Option<Fence>) {
         // Nothing that could fail is waited for.
-        let _ = self.step(Op::Leave(claim, name), Limit::NONE);
+        let _ = self.step(Op::Leave(claim, name, fence), Limit::NONE);
     }
 
     /// Has the store tell a holder at once what happens to its claim, as far as it can, until the connection ends. Returns

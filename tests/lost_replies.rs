@@ -393,6 +393,75 @@ fn who_gives_up_undoes_the_first_of_several_requests_too() {
     eventually("and undone", || !redis.exists("lock:job"));
 }
 
+/// Acquires a lock for an hour by way of a proxy, which holds one of its requests. Returns the token.
+fn acquired_with_a_late_request(redis: &Redis, more: &[&str]) -> (Proxy, String) {
+    redis.put("lock:job", b"another's", Some(60_000));
+    let proxy = Proxy::by_command(redis, nth_of(ACQUIRES, 2, Fate::Held));
+    let args = [&["acquire", "job", "--ttl", "1h", "--server-timeout", "1s"], more].concat();
+    let waiter = proxy.nxlock(args.iter().copied()).start();
+    eventually("it asks again behind the one that is late", || arrived(&proxy, ACQUIRES) > 2);
+    redis.delete("lock:job");
+    let token = waiter.finish().exits(0).text().trim().to_owned();
+    (proxy, token)
+}
+
+#[test]
+fn a_request_that_arrives_when_its_lock_was_handed_over_and_released_leaves_no_lock() {
+    for more in [&[][..], &["--slots", "2"], &["--no-queue"], &["--while-pid", &std::process::id().to_string()]] {
+        let redis = Redis::start();
+        let (proxy, token) = acquired_with_a_late_request(&redis, more);
+        redis.nxlock(["release", "job", &token]).run().exits(0);
+        let fence = redis.value("{lock:job}:fence").unwrap();
+        proxy.lets_go();
+        eventually("it was granted", || redis.value("{lock:job}:fence").is_some_and(|last| last != fence));
+        eventually("and undone", || !redis.exists("lock:job"));
+    }
+}
+
+#[test]
+fn a_request_that_arrives_when_its_lock_was_handed_over_does_not_shorten_its_lease() {
+    let redis = Redis::start();
+    for more in [&[][..], &["--slots", "2"]] {
+        let (proxy, token) = acquired_with_a_late_request(&redis, more);
+        redis.nxlock(["renew", "job", &token, "--ttl", "2h"]).run().exits(0);
+        proxy.lets_go();
+        proxy.has_carried_all();
+        assert!(redis.pttl("lock:job") > 3_700_000, "{}", redis.pttl("lock:job"));
+        redis.nxlock(["release", "job", &token]).run().exits(0);
+    }
+}
+
+#[test]
+fn a_renewal_that_arrives_after_the_end_does_not_shorten_what_at_least_keeps() {
+    let redis = Redis::start();
+    let proxy = Proxy::by_command(&redis, nth_of("EVALSHA renew ", 1, Fate::Held));
+    let (reader, writer) = std::io::pipe().unwrap();
+    let words = ["run", "job", "-t", "6s", "--at-least", "10m", "--server-timeout", "1s", "-c", "read x"];
+    let holder = proxy.nxlock(words).stdin_from(reader).start();
+    eventually("it renews the lock behind the renewal that is late", || arrived(&proxy, "EVALSHA renew ") > 1);
+    drop(writer);
+    holder.finish().exits(1);
+    proxy.lets_go();
+    proxy.has_carried_all();
+    assert!(redis.pttl("lock:job") > 60_000, "{}", redis.pttl("lock:job"));
+    redis.delete("lock:job");
+}
+
+#[test]
+fn a_release_that_the_server_refuses_each_time_is_known_to_have_done_nothing() {
+    let redis = Redis::start();
+    for refusal in ["-BUSY it is busy\r\n", "-READONLY it is a replica\r\n", "-OOM it is full\r\n"] {
+        let proxy = Proxy::by_command(&redis, move |_, words| match words.contains(" release ") {
+            true => Fate::Answered(refusal),
+            false => Fate::Delivered,
+        });
+        let done = proxy.nxlock(["run", "job", "--server-timeout", "1s", "true"]).run();
+        done.says("cannot release").never_says("may have been released");
+        assert!(redis.exists("lock:job"));
+        redis.delete("lock:job");
+    }
+}
+
 /// Passes requests on to a server, and replies to the client: each only after the client has sent more or has left, and
 /// then none to one that has left, of which it reads nothing more either. Redis does so if it is slow between the
 /// execution of a request and its reply.

@@ -70,7 +70,10 @@ impl Custody {
     /// If its keeper has ended.
     pub fn hand_over(self, acquired: &Acquired) -> Result<(), Error> {
         match self {
-            Custody::Here { .. } => Ok(()),
+            Custody::Here { claim, mut store } => {
+                store.leave(&claim, None, acquired.fence);
+                Ok(())
+            }
             Custody::Keeper(keeper) => keeper.printed().map_err(|_| {
                 let action = format!("cannot keep the lock \"{}\"", acquired.lock.name);
                 Error::internal(&action, &"its keeper has ended, and has given it back or lost it")

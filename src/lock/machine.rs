@@ -272,6 +272,8 @@ pub enum Op<'a, T: Claimant> {
         token: &'a T,
         /// Who breaks the lock, if that is not its holder.
         by: Option<&'a T>,
+        /// The grant with this fence stays: another process has it. A later one to the same token is nobody's.
+        keeps: Option<u64>,
         record: Option<Record<T>>,
     },
     /// Records how a run ended whose lease is left to end by itself.
@@ -492,7 +494,8 @@ impl<T: Claimant> Lock<T> {
         let verdict = match op {
             Op::Acquire(request) => step.acquire(request),
             Op::Renew(renewal) => step.renew(renewal),
-            Op::Release { token, by, record } => step.release(token, *by, record.as_ref()),
+            Op::Release { token, keeps: Some(fence), .. } if step.has_by(token, *fence) => Verdict::NotYours,
+            Op::Release { token, by, record, .. } => step.release(token, *by, record.as_ref()),
             Op::Record { token, record } => step.record(token, record),
             Op::Ask { of, by, back } => step.ask(of, by, *back),
         };
@@ -1018,14 +1021,17 @@ impl<'a, T: Claimant, W: World<T>> Step<'a, T, W> {
         })
     }
 
-    /// Extends the caller's lease, or claims its reservation.
+    /// Extends the caller's lease, or claims its reservation. A lease that ends later stays as it is: the request may be late,
+    /// and whoever has the token relies on it.
     fn claim(&mut self, token: &T, ttl: u64, ticket: u64) {
         let (end, wall) = (self.now + ttl, self.wall);
         let Some(mine) = self.lock.holders.get_mut(token) else { return };
-        mine.end = Some(end);
+        let is_claim = mine.reserved.take().is_some();
+        if is_claim || mine.end.is_none_or(|later| later < end) {
+            mine.end = Some(end);
+        }
         // Puts its own back, if a SETNX client wrote over it.
         self.ignored = None;
-        let is_claim = mine.reserved.take().is_some();
         if is_claim {
             mine.since = wall;
             self.entered = true;
@@ -1042,10 +1048,12 @@ impl<'a, T: Claimant, W: World<T>> Step<'a, T, W> {
 
     fn granted(&mut self, request: &Request<'_, T>) -> Verdict<T> {
         let token = request.token;
-        let Some(Holder { fence, slot, .. }) = self.lock.holders.get(token).copied() else { return Verdict::NotYours };
+        let Some(Holder { fence, slot, end, .. }) = self.lock.holders.get(token).copied() else {
+            return Verdict::NotYours;
+        };
         let noted = request.record.map(|recording| self.note(token, recording, fence));
         if request.margin.is_some() {
-            self.lock.owner = Some((token.clone(), self.now + request.ttl));
+            self.lock.owner = Some((token.clone(), end.unwrap_or(self.now + request.ttl)));
         }
         let taken_over = self.ignored.take().map(|(value, _)| value);
         Verdict::Granted(Grant { fence, slot, count: self.lock.holders.len(), taken_over, noted })
@@ -1082,6 +1090,12 @@ impl<'a, T: Claimant, W: World<T>> Step<'a, T, W> {
         self.moved |= left.is_none_or(|left| self.now + left > end);
         let put_back = self.ignored.take().is_some();
         Verdict::Kept { asked_by: self.lock.asked.get(&token.id()).cloned(), put_back }
+    }
+
+    /// Returns whether a token holds the lock by the grant with this fence, as far as that is known: not by a later one.
+    fn has_by(&self, token: &T, fence: u64) -> bool {
+        let is_alone = self.lock.generation.is_none();
+        self.holds(token).is_some_and(|mine| if is_alone { self.lock.fence } else { mine.fence } <= fence)
     }
 
     fn release(&mut self, token: &T, by: Option<&T>, record: Option<&Record<T>>) -> Verdict<T> {

@@ -455,6 +455,7 @@ impl Quorum {
 
     fn leave(&mut self, claim: &Claim) {
         if let Some(mut fanout) = self.fanout.take() {
+            fanout.awaits_the_well();
             fanout.close();
             fanout.put(&Request::Leave(claim.clone()), Moment::now(), |_| true);
         }
@@ -480,7 +481,7 @@ impl Store for Quorum {
             Op::Renew(claim, ttl, _) => Reply::Renewed(self.renew(claim, ttl, limit)?),
             Op::LetEnd(claim, rest) => Reply::Renewed(self.let_end(claim, rest, limit)?),
             Op::Release(claim) => Reply::Released(self.release(claim, limit)?),
-            Op::Leave(claim, _) => {
+            Op::Leave(claim, ..) => {
                 self.leave(claim);
                 Reply::Left(())
             }

@@ -45,7 +45,7 @@ use super::{
 };
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind};
-use crate::lock::{Asker, Claim, LockName, LockState, StateKind, Token, Ttl, Upkeep};
+use crate::lock::{Asker, Claim, Fence, LockName, LockState, StateKind, Token, Ttl, Upkeep};
 use crate::wait::{Limit, Woken};
 use client::Client;
 use fault::NoReply;
@@ -282,6 +282,17 @@ impl Server {
         }
         is_in_doubt
     }
+
+    /// Leaves the grant with this fence to another process. If the server executes a request that was given up only when that
+    /// one has released the lock, it executes a release behind it. Readers who hold a lock together have one fence, and
+    /// without scripts there is none: there, such a request may lock the name for a ttl.
+    fn leave(&mut self, claim: &Claim, fence: Option<Fence>, limit: Limit<'_>) {
+        let key = self.options.prefix.key(&claim.name);
+        if let Some(fence) = fence.filter(|_| self.client.may_be_late(&key)) {
+            let undo = Request::release(claim).keeping(fence).command(&key, self.means.verb());
+            self.client.send_behind(&key, &[undo], limit);
+        }
+    }
 }
 
 /// How many waiters are looked at, at most, unless fewer are of use.
@@ -340,6 +351,17 @@ impl Server {
     }
 
     pub fn let_end(&mut self, claim: &Claim, rest: Ttl, limit: Limit<'_>) -> Result<Renewed, Error> {
+        let renewed = self.renew_to_end(claim, rest, limit);
+        // Behind each request that was given up, which would bring the end nearer if the server executes it only now.
+        let key = self.options.prefix.key(&claim.name);
+        if self.client.may_be_late(&key) {
+            let again = Request::renew(claim, rest, false).command(&key, self.means.verb());
+            self.client.send_behind(&key, &[again], limit);
+        }
+        renewed
+    }
+
+    fn renew_to_end(&mut self, claim: &Claim, rest: Ttl, limit: Limit<'_>) -> Result<Renewed, Error> {
         // Before the lock may end. That it fails is no reason to let the lock end.
         let operation = Operation::to("record the run under", &claim.name);
         let soon = limit.no_later_than(Moment::now() + self.client.timeout / 4);
@@ -411,7 +433,10 @@ impl Store for Server {
             Op::Renew(claim, ttl, _) => Reply::Renewed(self.renew(claim, ttl, limit)?),
             Op::LetEnd(claim, rest) => Reply::Renewed(self.let_end(claim, rest, limit)?),
             Op::Release(claim) => Reply::Released(self.release(claim, limit)?),
-            Op::Leave(..) => Reply::Left(()),
+            Op::Leave(claim, _, fence) => {
+                self.leave(claim, fence, limit);
+                Reply::Left(())
+            }
             Op::Listen(claim) => Reply::Listening(self.listen_for(claim, limit)),
             Op::Break(name, breaker) => Reply::Released(self.break_lock(name, breaker, limit)?),
             Op::Ask(name, asker, Asking::ToGiveUp) => Reply::Asked(self.ask_to_give_up(name, asker, limit)?),

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::clock::Moment;
 use crate::error::Error;
-use crate::lock::{Claim, HolderId, Lease, LockName, LockState, Sharing, StateKind, Token, Ttl};
+use crate::lock::{Claim, Fence, HolderId, Lease, LockName, LockState, Sharing, StateKind, Token, Ttl};
 use crate::wait::{Limit, Woken};
 
 pub struct Several {
@@ -374,12 +374,18 @@ impl Several {
         })
     }
 
-    /// Leaves one of the locks to another process, and gives back the others.
-    fn leave(&mut self, claim: &Claim, name: &LockName) {
-        let left = self.locks.iter().map(|one| one.at).find(|at| claim.part(*at).name == *name);
-        // What cannot be given back ends by itself.
-        let _ = self.give_back(claim, left, Duration::ZERO, Limit::until(Moment::now() + LEAVING));
-        self.store.leave(claim.part(left.unwrap_or(0)), name);
+    /// Leaves one of the locks to another process, and gives back the others; without a name, leaves all.
+    fn leave(&mut self, claim: &Claim, name: Option<&LockName>, fence: Option<Fence>) {
+        let mut left: Vec<usize> = self.locks.iter().map(|one| one.at).collect();
+        if let Some(name) = name {
+            left.retain(|at| claim.part(*at).name == *name);
+            // What cannot be given back ends by itself.
+            let _ = self.give_back(claim, left.first().copied(), Duration::ZERO, Limit::until(Moment::now() + LEAVING));
+        }
+        for at in left {
+            let fence = at.checked_sub(1).map_or(fence, |at| claim.also[at].fence);
+            self.store.leave(claim.part(at), name, fence);
+        }
     }
 
     /// Returns when a lock is to be renewed that is held while another is waited for.
@@ -409,8 +415,8 @@ impl Store for Several {
             Op::Renew(claim, ttl, which) => Reply::Renewed(self.renew(claim, ttl, which, limit)?),
             Op::LetEnd(claim, rest) => Reply::Renewed(self.let_end(claim, rest, limit)?),
             Op::Release(claim) => Reply::Released(self.release(claim, limit)?),
-            Op::Leave(claim, name) => {
-                self.leave(claim, name);
+            Op::Leave(claim, name, fence) => {
+                self.leave(claim, name, fence);
                 Reply::Left(())
             }
             // Each lock at its next renewal, which is now.

@@ -769,7 +769,10 @@ impl Scene {
             Some(record) if !is_release => self.executes(&Op::Record { token: &token, record }, "record", &fields),
             record => {
                 fields.push(("by", by.as_ref().map(text).unwrap_or_default()));
-                self.executes(&Op::Release { token: &token, by: by.as_ref(), record }, "release", &fields)
+                // Some say which grant another process has: the last one to this token, or one before.
+                let keeps = by.is_none().then_some(begun.fence).filter(|fence| *fence > 0 && self.dice.one_in(4));
+                fields.extend(keeps.map(|fence| ("keeps", known(fence))));
+                self.executes(&Op::Release { token: &token, by: by.as_ref(), keeps, record }, "release", &fields)
             }
         }?;
         // Some come again, after a lost reply, or because they do not know of it.
@@ -963,7 +966,7 @@ fn the_script_does_what_the_rules_say() {
 }
 
 /// Faults in the script, and what each does: the second text takes the place of the first.
-const FAULTS: [(&str, &str, &str); 72] = [
+const FAULTS: [(&str, &str, &str); 77] = [
     // Who comes in, and who waits.
     ("one too many comes in", "return most == 0 or lock.count < most", "return most == 0 or lock.count <= most"),
     ("the limit of the newcomer does not count", "(n == 0 or lock.least < n) and lock.least or n", "lock.least or n"),
@@ -1037,11 +1040,12 @@ const FAULTS: [(&str, &str, &str); 72] = [
     ("the last to leave leaves the key", "if lock.value then redis.call('DEL', K) end", ""),
     ("an ended share still holds", "'-inf', digits(now), 'BYSCORE'", "'-inf', '0', 'BYSCORE'"),
     ("shares outlive the key", "redis.call('PEXPIRE', K, digits(ends))", ""),
-    (
-        "a claim keeps the end of the grace",
-        "redis.call('ZADD', H, digits(now + ttl), token)\n      local mark",
-        "local mark",
-    ),
+    ("a claim keeps the end of the grace", "is_claim and now + ttl or math.max(now + ttl, ends)", "ends"),
+    ("a share that is late ends sooner", "is_claim and now + ttl or math.max(now + ttl, ends)", "now + ttl"),
+    ("a request that is late ends the lease sooner", "lock.left = math.max(left, ttl)", "left, lock.left = 0, ttl"),
+    ("a request that is late lets others write over the lock", "own(lock.left or ttl)", "own(ttl)"),
+    ("what another process has is released", "if fence <= tonumber(arg.keeps) then", "if false then"),
+    ("a grant that nobody has stays", "if fence <= tonumber(arg.keeps) then", "if true then"),
     (
         "terms that were lost are written again without an expiry",
         "if not mark then lengthen(T, redis.call('PTTL', H)) end",

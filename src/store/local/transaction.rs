@@ -176,7 +176,7 @@ impl<'a> Transaction<'a> {
             }
             Verdict::Superseded(by) => {
                 // It knows now.
-                self.step(&Op::Release { token, by: None, record: None })?;
+                self.step(&Op::Release { token, by: None, keeps: None, record: None })?;
                 self.save(Saver::Other)?;
                 own.waiting = None;
                 let by = by.told().ok_or_else(|| senseless("superseded by no token"))?;
@@ -265,7 +265,7 @@ impl<'a> Transaction<'a> {
     /// Ends a claim or a wait, and records the end of the claim's run.
     pub fn release(&mut self, claim: &Claim) -> Result<Released, LocalError> {
         let record = claim.recording.as_ref().map(record);
-        let reply = self.step(&Op::Release { token: &claim.token, by: None, record })?;
+        let reply = self.step(&Op::Release { token: &claim.token, by: None, keeps: None, record })?;
         self.keep_runs(claim.recording.as_ref());
         self.save(Saver::Other)?;
         Ok(self.released(&reply))
@@ -279,7 +279,7 @@ impl<'a> Transaction<'a> {
         let token = self.state.lock.holders.iter().find(is_it).map(|(token, _)| token.clone());
         let Some(token) = token else { return Ok(Released::NotYours(self.status()?.state)) };
         let Claim { token, broken_by, .. } = Claim::broken(name.clone(), token, &breaker.by);
-        let reply = self.step(&Op::Release { token: &token, by: broken_by.as_ref(), record: None })?;
+        let reply = self.step(&Op::Release { token: &token, by: broken_by.as_ref(), keeps: None, record: None })?;
         self.world.call_holders();
         self.save(Saver::Other)?;
         Ok(self.released(&reply))

@@ -221,6 +221,13 @@ impl Fanout {
         })
     }
 
+    /// Waits a moment for healthy nodes, which vote in it: with their votes, a lock does not rest on a bare majority.
+    pub fn awaits_the_well(&mut self) {
+        let soon = Limit::until(Moment::now() + LEAST);
+        let is_well = |member: &Member| member.unanswered > 0 && member.late_since.is_none();
+        while self.members.iter().any(is_well) && matches!(self.next(soon), Ok(Some(_))) {}
+    }
+
     /// Returns how long the slowest of the nodes took last that have not replied.
     fn slowest(&self, votes: &Votes) -> Duration {
         let missing = self.members.iter().zip(votes.each()).filter(|(_, answer)| answer.is_none());
@@ -265,10 +272,7 @@ fn cast(votes: &mut Votes, reply: Reply) {
 /// Sends the stragglers what was decided without them, before the process can end.
 impl Drop for Fanout {
     fn drop(&mut self) {
-        // Healthy nodes vote in a moment: with their votes, a lock does not rest on a bare majority.
-        let soon = Limit::until(Moment::now() + LEAST);
-        let is_well = |member: &Member| member.unanswered > 0 && member.late_since.is_none();
-        while self.members.iter().any(is_well) && matches!(self.next(soon), Ok(Some(_))) {}
+        self.awaits_the_well();
         self.closed.store(u64::MAX, Ordering::Relaxed);
         self.open = None;
         let last = Limit::until(Moment::now() + LAST);

@@ -23,7 +23,7 @@
 -- ARGV operation, field, value, field, value ...
 --      acquire  token, ttl, mode (once, queue, plain), lease, grace, channel, ticket, last, cluster, enclosing; margin
 --               and identity beside SETNX clients; who, kept, most, waited, unless of a run
---      release  token, tell, by; who, kept, most, waited, granted, fence, how of a run
+--      release  token, tell, by, keeps; who, kept, most, waited, granted, fence, how of a run
 --      record   the same, and releases nothing
 --      renew    token, ttl, how (set; prolong: never nearer than it is), identity     ask  id, by, back
 --      raise    token, fence, ttl          inspect  id, most; who and runs, to see so many          history  who
@@ -679,7 +679,7 @@ end
 local function granted()
   settle()
   local noted_at = R and (not lock.is_new and begun(lock.run) and digits(begun(lock.run)) or note())
-  own(ttl)
+  own(lock.left or ttl)
   local answer = { 'verdict', 'granted', 'fence', lock.fence, 'slot', lock.slot, 'count', digits(lock.count) }
   if noted_at then answer[9], answer[10] = 'noted', noted_at end
   if lock.stale then
@@ -736,16 +736,24 @@ if operation == 'acquire' then
     local is_claim = lock.reserved == token
     lock.slot = '0'
     if ends == true then
-      redis.call('PEXPIRE', K, digits(ttl))
-      if lock.overwritten then redis.call('SET', K, token, 'PX', digits(ttl)) end
+      -- A lease that ends later stays: the request may be late.
+      local left = is_claim and 0 or lock.overwritten and lock.ends - now or redis.call('PTTL', K)
+      lock.left = math.max(left, ttl)
+      if left < ttl or lock.overwritten then
+        redis.call('PEXPIRE', K, digits(lock.left))
+      else
+        -- Writes nothing, but not on a replica.
+        redis.call('ZREM', Q, '')
+      end
+      if lock.overwritten then redis.call('SET', K, token, 'PX', digits(lock.left)) end
       lock.overwritten = false
       if lock.reserved then redis.call('HDEL', W, 'reserved') end
     else
-      redis.call('PEXPIRE', K, digits(math.max(ttl, redis.call('PTTL', K))))
-      redis.call('ZADD', H, digits(now + ttl), token)
       local mark
+      redis.call('PEXPIRE', K, digits(math.max(ttl, redis.call('PTTL', K))))
       lock.slot, lock.fence, mark = string.match(redis.call('HGET', T, token) or '', '^([^|]*)|(%d+)|%d+|(r?)$')
       lock.changed, is_claim = true, mark == 'r'
+      redis.call('ZADD', H, digits(is_claim and now + ttl or math.max(now + ttl, ends)), token)
       if mark ~= '' then
         lock.slot, lock.fence = lock.slot or '-', lock.fence or lock.generation
         redis.call('HSET', T, token, table.concat({ lock.slot, lock.fence, digits(us), '' }, '|'))
@@ -867,6 +875,17 @@ end
 if operation == 'release' or operation == 'record' then
   -- While the hash slot is moving, the runs are the only key, and the caller knows what it holds.
   local ends = not F or holds(token)
+  -- The grant with this fence stays: another process has it. A later one to the same token is nobody's.
+  if arg.keeps and ends then
+    local terms = ends ~= true and redis.pcall('HGET', T, token)
+    local fence = ends == true and last_fence()
+      or tonumber(type(terms) == 'string' and string.match(terms, '|(%d+)|') or lock.generation)
+    if fence <= tonumber(arg.keeps) then
+      redis.call('ZREM', Q, '')
+      settle()
+      return seen('not_yours')
+    end
+  end
   local answer, left = { 'verdict', 'recorded' }, nil
   if operation == 'release' then
     answer = not ends and with_breaker(seen('not_yours'))

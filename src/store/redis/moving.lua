@@ -54,8 +54,8 @@ if value == token then
   elseif arg.how == 'prolong' and left > ttl then
     return { 'verdict', 'longer', 'left', digits(left) }
   end
-  redis.call('PEXPIRE', K, digits(ttl))
-  -- As in lock.lua.
+  -- As in lock.lua: a request that is late brings the end no nearer.
+  redis.call('PEXPIRE', K, digits(operation == 'acquire' and math.max(ttl, left) or ttl))
   if operation == 'renew' then redis.call('GET', K) end
   return { 'verdict', operation == 'acquire' and 'granted' or 'kept', 'had', '1' }
 elseif operation == 'acquire' and not value then

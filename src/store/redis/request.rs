@@ -83,6 +83,11 @@ impl<'a> Request<'a> {
         request.with_any("by", by).with_end(claim)
     }
 
+    /// The same, but the grant with this fence stays.
+    pub fn keeping(self, fence: Fence) -> Request<'a> {
+        self.with("keeps", fence.0.to_string())
+    }
+
     /// The end of the run under a claim, without a release.
     pub fn record(claim: &'a Claim) -> Request<'a> {
         Request { companions: [&COMPANIONS[..], &[RUNS]].concat(), ..Request::new("record") }

@@ -584,7 +584,12 @@ impl Call {
         let lengthens: &[&str] = &["PEXPIRE", &self.key, self.field("ttl")];
         let expected: &[&[&str]] = match &*self.operation {
             "release" if is_ours => &[&["DEL", &self.key]],
-            "acquire" if is_ours => &[lengthens],
+            "acquire" if is_ours => {
+                let left = keys.end(&self.key).map_or(0, |end| end.saturating_sub(self.at / 1000));
+                let [words] = writes.as_slice() else { return false };
+                let ["PEXPIRE", of, px] = words.as_slice() else { return false };
+                return *of == self.key && fence_of(Some(px)).abs_diff(ttl.max(left)) <= blur;
+            }
             "renew" if is_ours => {
                 let left = keys.end(&self.key).map_or(u64::MAX, |end| end.saturating_sub(self.at / 1000));
                 let may_be_longer = self.field("how") == "prolong" && left + blur > ttl;
@@ -724,7 +729,10 @@ impl Call {
                 let prolongs = self.field("how") == "prolong";
                 Op::Renew(Renewal { token: &token, ttl, prolongs, beside_setnx: false })
             }
-            "release" => Op::Release { token: &token, by: Some(&by).filter(|by| !by.0.is_empty()), record },
+            "release" => {
+                let (by, keeps) = (Some(&by).filter(|by| !by.0.is_empty()), self.field("keeps").parse().ok());
+                Op::Release { token: &token, by, keeps, record }
+            }
             "ask" => Op::Ask { of: self.field("id").to_owned(), by: &by, back: !self.field("back").is_empty() },
             _ => Op::Record { token: &token, record: record? },
         };

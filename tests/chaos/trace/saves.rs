@@ -445,9 +445,9 @@ fn leads(
         requests.push(vec![renew]);
     }
     for record in records {
-        requests.push(vec![Op::Release { token, by: None, record }]);
+        requests.push(vec![Op::Release { token, by: None, keeps: None, record }]);
     }
-    requests.extend(by.map(|by| vec![Op::Release { token, by: Some(by), record: None }]));
+    requests.extend(by.map(|by| vec![Op::Release { token, by: Some(by), keeps: None, record: None }]));
     for (lock, back) in [(to, false), (before, true)] {
         requests.extend(lock.asked.iter().map(|(of, by)| vec![Op::Ask { of: of.clone(), by, back }]));
     }
@@ -460,7 +460,7 @@ fn leads(
                 }
                 // It knows now, and leaves.
                 Verdict::Superseded(_) => {
-                    lock.step(&Op::Release { token, by: None, record: None }, &mut world);
+                    lock.step(&Op::Release { token, by: None, keeps: None, record: None }, &mut world);
                 }
                 _ => {}
             }

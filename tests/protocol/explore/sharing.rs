@@ -213,7 +213,7 @@ fn a_late_release_that_drops_the_share_of_another_is_noticed() {
         let other = server.lock.holders.keys().copied().find(|other| is_running(server, other));
         let is_late = token.limit != 1 && server.lock.generation.is_some() && !is_running(server, token);
         let token = other.filter(|_| is_late).unwrap_or(**token);
-        server.step(&Op::Release { token: &token, by: None, record: None })
+        server.step(&Op::Release { token: &token, by: None, keeps: None, record: None })
     }
     let setting = sharing(&[WRITER, TWO, TWO], &[Fault::Freeze], 1);
     fails(&Setting { scripts: release, ..setting }, "two hold the lock");

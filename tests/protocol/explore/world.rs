@@ -300,7 +300,10 @@ impl World {
                 }
             }
             Request::Release => {
-                (setting.scripts)(&mut self.server, &Op::Release { token: &token, by: None, record: None });
+                (setting.scripts)(
+                    &mut self.server,
+                    &Op::Release { token: &token, by: None, keeps: None, record: None },
+                );
                 Reply::Yes(None)
             }
         };

@@ -346,7 +346,7 @@ fn a_random_history_takes_the_course_that_the_rules_alone_take() {
                 margin: None,
             }),
             11..=13 => Op::Renew(Renewal { token: &token, ttl: 2000, prolongs: at < 6, beside_setnx: false }),
-            14..=16 => Op::Release { token: &token, by: None, record: is_recorded.then_some(record) },
+            14..=16 => Op::Release { token: &token, by: None, keeps: None, record: is_recorded.then_some(record) },
             17 => Op::Ask { of: clients[dice.below(12)].0.id(), by: &token, back: dice.below(3) == 0 },
             18 => Op::Record { token: &token, record },
             _ => {
