@@ -727,19 +727,23 @@ fn a_command_gets_ready_to_be_suspended_however_late_it_takes_the_signal() {
 fn a_guard_gives_back_by_a_password_that_is_seen_nowhere() {
     let redis = Redis::with_password("s3cret");
     let url = format!("{}?pass=s3cret", redis.url());
-    let mut running = Nxlock::new(["run", "--key", "odd job", "-t", "1h", "-c", "echo pid $$; exec sleep 300"])
-        .env("NXLOCK_SERVER", &url)
-        .start();
-    let command: i32 = running.line("pid ").parse().unwrap();
-    running.signal(Signal::SIGKILL);
-    eventually("the command is gone", || !is_alive(command));
-    Nxlock::new(["run", "--key", "odd job", "--", "true"]).env("NXLOCK_SERVER", &url).run().exits(0);
-    eventually("it is dead", || running.has_ended());
-    let said = running.stderr();
-    assert!(
-        said.contains("nxlock was killed, and so were the command under \"odd job\"") && !said.contains("s3cret"),
-        "{said}"
-    );
+    for key in ["odd job", "-odd"] {
+        let key_option = format!("--key={key}");
+        let mut running = Nxlock::new(["run", &key_option, "-t", "1h", "-c", "echo pid $$; exec sleep 300"])
+            .env("NXLOCK_SERVER", &url)
+            .start();
+        let command: i32 = running.line("pid ").parse().unwrap();
+        running.signal(Signal::SIGKILL);
+        eventually("the command is gone", || !is_alive(command));
+        Nxlock::new(["run", &key_option, "--", "true"]).env("NXLOCK_SERVER", &url).run().exits(0);
+        eventually("it is dead", || running.has_ended());
+        let said = running.stderr();
+        assert!(
+            said.contains(&format!("nxlock was killed, and so were the command under \"{key}\""))
+                && !said.contains("s3cret"),
+            "{said}"
+        );
+    }
 }
 
 #[test]

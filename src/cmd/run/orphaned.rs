@@ -60,7 +60,8 @@ impl Orphan<'_> {
         // The claim lives with them until the other nxlock is done.
         claim_fds.iter().for_each(|fd| keep_open(*fd));
         if lock.by_key {
-            words.extend(["--key".into(), lock.key.clone().into()]);
+            // In one word: a key may begin with a hyphen.
+            words.push(format!("--key={}", lock.key).into());
         } else {
             words.extend(["--".into(), lock.name.as_str().into()]);
         }
