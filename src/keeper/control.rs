@@ -165,7 +165,7 @@ pub fn ask_to_leave(key: &str, token: &Token, server_timeout: Duration) -> bool 
     let limit = Limit::until(Moment::now() + HEARS);
     let Some(mut keeper) = name(key, token).and_then(|name| call(&name, limit).ok()) else { return false };
     // Another user may have the name by now, and must not get the token.
-    (is_ours(&keeper) || geteuid().is_root())
+    (is_ours(&keeper) || geteuid().is_root() && is_of(&keeper, token))
         && keeper.write_all(token.as_str().as_bytes()).is_ok()
         && replies(&keeper, HEARD, limit)
         && replies(&keeper, LEFT, Limit::until(Moment::now() + server_timeout + LEAVES))
@@ -197,6 +197,12 @@ fn call(name: &[u8], limit: Limit<'_>) -> io::Result<UnixStream> {
 /// Returns whether the peer runs as the same user or as the superuser.
 fn is_ours(other: &UnixStream) -> bool {
     getsockopt(other, PeerCredentials).is_ok_and(|other| other.uid() == geteuid().as_raw() || other.uid() == 0)
+}
+
+/// Returns whether the peer is the process that made the claim, as far as this process can see it.
+fn is_of(other: &UnixStream, token: &Token) -> bool {
+    let maker = token.told().and_then(|told| i32::try_from(told.owner.pid).ok());
+    getsockopt(other, PeerCredentials).is_ok_and(|other| Some(other.pid()) == maker)
 }
 
 /// Returns the socket's name: the token's id, which `status` shows, and as much of the key as fits.

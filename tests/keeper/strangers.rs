@@ -1,12 +1,12 @@
 //! Other users who connect to a keeper's control socket again and again.
 
 use std::fs;
-use std::io::{PipeWriter, Read};
+use std::io::{PipeWriter, Read, Write};
 use std::os::fd::AsRawFd;
 
 use nix::libc;
 use nix::sys::signal::{Signal, kill};
-use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
+use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, UnixAddr, accept, bind, connect, listen, socket};
 use nix::sys::wait::waitpid;
 use nix::unistd::{ForkResult, Gid, Pid, fork, getpid, setgid, setgroups, setuid};
 
@@ -182,6 +182,55 @@ fn strangers_do_not_keep_the_owner_from_being_heard() {
             script.ends_untold();
         }
     }
+}
+
+/// Starts a stranger that listens where a keeper would, and writes down what one caller sends.
+fn impostor(name: &str, mut writer: PipeWriter) -> Pid {
+    let address = UnixAddr::new_abstract(name.as_bytes()).unwrap();
+    // SAFETY: the child only makes system calls, and never returns.
+    match unsafe { fork() }.expect("a process") {
+        ForkResult::Parent { child } => child,
+        ForkResult::Child => {
+            close_from_to(3, writer.as_raw_fd() - 1);
+            close_from_to(writer.as_raw_fd() + 1, i32::MAX);
+            // SAFETY: prctl(2) and _exit(2) touch no memory of this process.
+            unsafe {
+                if setgroups(&[]).is_ok()
+                    && setgid(Gid::from_raw(STRANGER)).is_ok()
+                    && setuid(STRANGER.into()).is_ok()
+                    && libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) == 0
+                    && let Ok(listener) = socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::empty(), None)
+                    && bind(listener.as_raw_fd(), &address).is_ok()
+                    && listen(&listener, Backlog::MAXCONN).is_ok()
+                    && writer.write_all(b".").is_ok()
+                    && let Ok(caller) = accept(listener.as_raw_fd())
+                {
+                    let mut said = [0; 2048];
+                    let length = libc::read(caller, said.as_mut_ptr().cast(), said.len());
+                    let _ = writer.write_all(&said[..usize::try_from(length).unwrap_or(0)]);
+                }
+                libc::_exit(1)
+            }
+        }
+    }
+}
+
+#[test]
+fn a_stranger_that_listens_in_the_place_of_a_keeper_does_not_get_the_token() {
+    if !we_are_root() {
+        return;
+    }
+    let redis = Redis::start();
+    let token = redis.nxlock(["acquire", "job", "--ttl", "1h"]).run().exits(0).token();
+    let (mut reader, writer) = std::io::pipe().unwrap();
+    let name = format!("nxlock-keeper:{}:lock:job", &token[4..12]);
+    let stranger = Strangers(vec![impostor(&name, writer)]);
+    reader.read_exact(&mut [0]).expect("it listens");
+    redis.nxlock(["release", "job", &token]).run().exits(0);
+    let mut said = String::new();
+    reader.read_to_string(&mut said).unwrap();
+    assert_eq!(said, "");
+    drop(stranger);
 }
 
 #[test]
