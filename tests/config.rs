@@ -84,6 +84,26 @@ fn refused(text: &str, said: &str) {
 }
 
 #[test]
+fn an_empty_variable_counts_as_unset() {
+    let redis = Redis::start();
+    let home = Home::configured("server-timeout = \"3s\"\n");
+    let names = "CONFIG SERVER_TIMEOUT TOKEN PASSWORD_FILE PASSWORD_COMMAND TLS_CA TLS_CERT AS";
+    let variables: Vec<String> = names.split(' ').map(|name| format!("NXLOCK_{name}")).collect();
+    let call = |words: &[&str]| {
+        let call = home.call(words.iter().copied());
+        let call = variables.iter().fold(call, |call, name| call.env(name, ""));
+        call.env("NXLOCK_SERVER", redis.url()).run()
+    };
+    // The server would forget all locks, which is a warning.
+    let done = call(&["--json", "check"]).exits(1);
+    assert_eq!(setting(&done, "server-timeout"), ("3s".into(), "config.toml:1".into()));
+    call(&["run", "job", "true"]).exits(0).says_nothing();
+    for verb in ["release", "renew"] {
+        call(&[verb, "job"]).exits(64).says("<TOKEN>");
+    }
+}
+
+#[test]
 fn the_flag_goes_before_the_variable_before_the_users_file_before_the_machines() {
     if !has_machines() {
         return;

@@ -41,7 +41,10 @@ pub fn asked() -> Result<Asked, clap::Error> {
     let words: Vec<OsString> = std::env::args_os().collect();
     let hinted = |error| hints::hinted(error, &words);
     let variable = variable_of_as();
-    let usual = |definition: Command| if let Ok(true) = variable { definition } else { without_variable(definition) };
+    let usual = |definition: Command| {
+        let definition = without_empty_variables(definition);
+        if let Ok(true) = variable { definition } else { without_variable(definition) }
+    };
     let (mut matches, mut cli) = Cli::read(&words, usual).map_err(hinted)?;
     if let Err(error) = &variable
         && matches!(cli.verb, Verb::Run(_) | Verb::Acquire(_))
@@ -185,6 +188,12 @@ fn variable_of_as() -> Result<bool, Error> {
 
 fn without_variable(definition: Command) -> Command {
     of_verbs(&NAMED_VERBS, definition, AS, |option| option.env(Resettable::Reset))
+}
+
+/// Returns a definition in which the variables do not count that are empty, of options with no value that says nothing.
+fn without_empty_variables(definition: Command) -> Command {
+    let set = |option: Arg| if was_set_empty(&option) { option.env(Resettable::Reset) } else { option };
+    of_verbs(&["release", "renew"], definition.mut_arg("server_timeout", set), "token", set)
 }
 
 fn was_set_empty(option: &Arg) -> bool {
