@@ -370,6 +370,8 @@ impl<'a> Supervisor<'a> {
                     // A shell shields its background jobs from it.
                     self.asked_to_end |= self.ending.is_some();
                 }
+                // The session leader has ended, or the group is stopped and nobody is left to continue it.
+                self.asked_to_end |= number == libc::SIGHUP;
             }
             (libc::SIGTERM, _) => {
                 log::trace(format_args!("got SIGTERM: stopping the command"));
@@ -526,8 +528,11 @@ impl<'a> Supervisor<'a> {
             self.lose(Lost::Unconfirmed(error));
         }
         if self.time_limit.passed() {
+            // The command may have ended in time, and nxlock been stopped since.
+            self.take_reports();
             self.time_limit = Moment::NEVER;
-            if matches!(self.phase, Phase::Running | Phase::Outlived) {
+            let is_over = self.ending.is_some() && !matches!(self.rules.descendants, Descendants::Wait);
+            if !is_over && matches!(self.phase, Phase::Running | Phase::Outlived) {
                 log::stopping(format_args!("the time limit is reached: stopping the command"));
                 self.timed_out = true;
                 self.guard.time_limit();

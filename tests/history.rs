@@ -14,7 +14,7 @@ use crate::support::clock::Clock;
 use crate::support::turns::{Turn, acquire, is_free, lock_status, release};
 use crate::support::{
     Authority, Cluster, Done, Fate, Five, Local, Nxlock, Proxy, Redis, Sentinels, Terminal, answered, eventually,
-    record, wall,
+    eventually_some, lasts, now, record, state_of, wall,
 };
 
 const RUNS: &str = "{lock:job}:runs";
@@ -252,6 +252,27 @@ fn a_success_is_not_lost_if_nxlock_is_killed_while_it_releases() {
     eventually("and released the lock", || is_free(&redis));
     drop(holder);
     runs(&redis, &["--unless-done", "1h"], false);
+}
+
+#[test]
+fn a_run_that_ended_in_time_is_done_though_nxlock_hears_of_it_only_later() {
+    let (redis, holder) = eventually_some("the command ends in time", || {
+        let redis = Redis::start();
+        let (reader, writer) = std::io::pipe().unwrap();
+        let words = ["run", "job", "-t", "1h", "--record", "--time-limit", "4s", "-c", "echo pid $$; read x; exit 0"];
+        let began = now();
+        let mut holder = redis.nxlock(words).stdin_from(reader).start();
+        let command: i32 = holder.line("pid ").parse().unwrap();
+        holder.signal(Signal::SIGSTOP);
+        drop(writer);
+        eventually("the command has ended", || state_of(command).is_none_or(|state| state == 'Z'));
+        (began.elapsed() < Duration::from_secs(3)).then_some((redis, holder))
+    });
+    // The time limit is over then.
+    lasts(Duration::from_millis(4_200));
+    holder.signal(Signal::SIGCONT);
+    holder.finish().exits(0).says_nothing();
+    assert_eq!(outcomes(&redis), ["done"]);
 }
 
 #[test]

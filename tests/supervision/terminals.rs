@@ -70,6 +70,24 @@ fn a_terminal_that_goes_away_ends_a_command_that_has_stopped_itself() {
 }
 
 #[test]
+fn a_terminal_that_goes_away_ends_what_the_command_of_a_script_has_left_behind() {
+    for script_ends in ["sleep 300", "kill -STOP $$; sleep 300"] {
+        let redis = Redis::start();
+        // The session leader is a shell: the kernel tells nxlock with its group, once that shell has ended or nobody is left
+        // who could continue the group.
+        let command = format!("setsid sleep 300 & echo left $!.; {script_ends}");
+        let script = "\"$@\"; exit 7";
+        let words = ["-c", script, "sh", crate::support::program(), "run", "job", "-c", &command];
+        let mut terminal = Terminal::start(Nxlock::by("sh", words).env("NXLOCK_SERVER", redis.url()));
+        terminal.shows("left ");
+        let left: i32 = terminal.shows(".").parse().unwrap();
+        terminal.hang_up();
+        eventually("what was left behind is gone", || state_of(left).is_none());
+        eventually("the lock is given back", || !redis.exists("lock:job"));
+    }
+}
+
+#[test]
 fn a_terminal_that_goes_away_ends_a_shell_that_is_the_command() {
     let redis = Redis::start();
     let mut terminal = shell_as_the_command(&redis);
