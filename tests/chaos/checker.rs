@@ -29,6 +29,7 @@ mod waits;
 use crate::record::{Ailment, Attempt, Client, Fault, Mode, Nanos, On, Record, Terms, Who, Word};
 
 pub use overlap::most_at_once;
+pub use steps::granted;
 pub use waits::{longest as longest_wait_for_a_free_lock, standstill};
 
 const MS: Nanos = 1_000_000;

@@ -200,8 +200,10 @@ fn script(log: &File, orders: &Orders, acquire: &[String]) {
         return;
     }
     let exported = shlex::split(&String::from_utf8(done.stdout).unwrap()).unwrap();
-    let value =
-        |name: &str| exported.iter().find_map(|word| word.strip_prefix(name)?.strip_prefix('=')).map(str::to_owned);
+    // A word ends with its command, as in a shell.
+    let of =
+        |word: &str, name: &str| Some(word.strip_prefix(name)?.strip_prefix('=')?.trim_end_matches(';').to_owned());
+    let value = |name: &str| exported.iter().find_map(|word| of(word, name));
     let (token, terms) = (value("NXLOCK_TOKEN").unwrap(), Terms::of(value));
     let covers = |asked: Nanos| asked + ttl - ttl / 100 - 2_000_000;
     let call = |verb: &str, more: &[&str]| {

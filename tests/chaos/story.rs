@@ -71,7 +71,11 @@ pub fn summary(record: &Record) -> String {
     let (steps, unjudged) =
         record.traces.iter().fold((0, 0), |(steps, unjudged), trace| (steps + trace.steps, unjudged + trace.unjudged));
     if !record.traces.is_empty() {
-        let _ = writeln!(text, "  requests that were steps of the rules: {steps}; not judged: {unjudged}");
+        let (seen, unseen) = checker::granted(record, &sections);
+        let _ = writeln!(
+            text,
+            "  requests that were steps of the rules: {steps}; not judged: {unjudged}; grants by them: {seen}; not seen: {unseen}"
+        );
     }
     let free = checker::longest_wait_for_a_free_lock(record);
     let standstill = seconds(checker::standstill(record));

@@ -22,6 +22,7 @@ use replay::Replay;
 use crate::record::Nanos;
 
 pub use replay::{ARRIVES, Granted, LEAVES, REFUSES, SERVES};
+pub use token::Token;
 
 /// What the test saw of a server, or of a directory.
 #[derive(Default)]
@@ -36,6 +37,9 @@ pub struct Trace {
     pub grants: Vec<Granted>,
     /// Intervals of the server's clock, in µs, of which not everything was seen.
     pub gaps: Vec<(u64, u64)>,
+    /// The keys of locks of which saves were not seen, each with the interval of the clock of fences, in µs, in which they
+    /// were made.
+    pub missed: Vec<(String, (u64, u64))>,
     /// The fences that calls may have granted, to whomever, that were not seen or not judged, and those given for a lock that
     /// was moving.
     pub fences: HashSet<u64>,

@@ -54,7 +54,7 @@ if value == token then
   elseif arg.how == 'prolong' and left > ttl then
     return { 'verdict', 'longer', 'left', digits(left) }
   end
-  -- As in lock.lua: a request that is late brings the end no nearer.
+  -- As in lock.lua, a request that is late brings the end no nearer, and a holder is told of the next change.
   redis.call('PEXPIRE', K, digits(operation == 'acquire' and math.max(ttl, left) or ttl))
   if operation == 'renew' then redis.call('GET', K) end
   return { 'verdict', operation == 'acquire' and 'granted' or 'kept', 'had', '1' }

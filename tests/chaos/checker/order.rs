@@ -85,7 +85,7 @@ fn excused(record: &Record, sights: &[&Sight], served: &Section, since: Nanos, u
                 let is_felt_in_line = matches!(ailment, Ailment::SetBack | Ailment::Rotated);
                 ailment.disturbs_all() || ailment.forgets() || is_felt_in_line
             }
-            On::Name(name) => name == served.name,
+            On::Name(name) => name == served.name && fault.ailment != Ailment::Asked,
             On::Attempt(who) => who == served.who,
         };
         // A waiter that lost its connection, or its place in the queue, needs time to come back.

@@ -6,6 +6,7 @@ use crate::record::{
     Ailment, Attempt, Client, Fault, Left, Look, Mode, Nanos, On, Record, Sight, Slot, Stamp, Starved, Terms, Who,
     Whose, Word,
 };
+use crate::trace::{Granted, Token, Trace};
 
 /// A lock `job`, an hour after the machine's boot; all times are ms since then.
 const BEGAN: Nanos = 3_600_000 * MS;
@@ -772,4 +773,59 @@ fn room_for_one_that_is_frozen_or_has_its_share_reserved_is_nothing() {
         sight.whose = Whose::Shared(vec![0, waiter]);
     }
     scene.shows(&[]);
+}
+
+/// Returns what a server is seen to do that has granted a lock to an attempt, by this claim.
+fn granted(key: &str, claim: &str, who: Who, fence: u64) -> Trace {
+    let token = Token(format!("nx1:{claim}:u@h:1:1:c{who}:"));
+    let grants = vec![Granted { key: key.into(), token, fence, slot: Some(0) }];
+    Trace { steps: 1, grants, ..Trace::default() }
+}
+
+#[test]
+fn a_command_that_no_server_granted_the_lock_is_found() {
+    let begun = |traces: Vec<Trace>| {
+        let mut scene = Scene::new();
+        scene.inside(0, 5, 100, 1_000_000_000);
+        scene.0.traces = traces;
+        scene
+    };
+    let no_grant = &["which no grant was"][..];
+    let seen = |key: &str, who, fence| vec![granted(key, "one", who, fence)];
+    begun(seen("lock:job", 0, 1_000_000_000)).shows(&[]);
+    begun(seen("lock:job", 1, 1_000_000_000)).shows(no_grant);
+    begun(seen("lock:job", 0, 1_000_000_001)).shows(no_grant);
+    begun(seen("lock:other", 0, 1_000_000_000)).shows(no_grant);
+    begun(vec![Trace::default()]).shows(no_grant);
+    let unseen = |gaps, missed| begun(vec![Trace { gaps, missed, ..Trace::default() }]);
+    unseen(vec![(1_000_500_000, 1_000_600_000)], Vec::new()).shows(&[]);
+    unseen(vec![(1_002_000_000, 1_003_000_000)], Vec::new()).shows(no_grant);
+    unseen(Vec::new(), vec![("lock:job".into(), (999_999_000, 1_000_001_000))]).shows(&[]);
+    unseen(Vec::new(), vec![("lock:other".into(), (999_999_000, 1_000_001_000))]).shows(no_grant);
+    let mut without_a_fence = begun(seen("lock:job", 0, 1_000_000_000));
+    without_a_fence.0.stamps[0].word = Word::Enter(Terms::default());
+    without_a_fence.shows(no_grant);
+}
+
+#[test]
+fn a_command_that_a_minority_of_the_servers_granted_the_lock_is_found() {
+    let voted = |claims: [Option<&str>; 5]| {
+        let mut scene = Scene::new();
+        scene.inside(0, 5, 100, 1_000_000_000);
+        scene.0.voted = true;
+        // Each gives a fence of its own.
+        let trace = |(at, claim): (u64, Option<&str>)| {
+            claim.map_or_else(Trace::default, |claim| granted("lock:job", claim, 0, 1_000_000_000 - at))
+        };
+        scene.0.traces = (0..).zip(claims).map(trace).collect();
+        scene
+    };
+    let (one, two) = (Some("one"), Some("two"));
+    let no_grant = &["which no grant was"][..];
+    voted([one, one, one, None, None]).shows(&[]);
+    voted([one, one, None, None, None]).shows(no_grant);
+    voted([one, one, two, two, None]).shows(no_grant);
+    let mut unseen = voted([one, one, None, None, None]);
+    unseen.0.traces[3].gaps = vec![(999_000_000, 1_000_000_001)];
+    unseen.shows(&[]);
 }

@@ -112,7 +112,11 @@ impl Monitor {
     }
 
     fn understands(&mut self, line: &[u8]) -> Next {
-        let Some(command) = Command::read(&String::from_utf8_lossy(line)) else { return Next::Nothing };
+        let line = String::from_utf8_lossy(line);
+        let Some(command) = Command::read(&line) else {
+            // The reply to MONITOR; what else is not understood counts as not seen.
+            return if line.starts_with("+OK") { Next::Nothing } else { self.lost() };
+        };
         match &mut self.snapshot {
             Snapshot::Taken(mark, keys) if command.words.last() == Some(mark) => match keys.take() {
                 Some(keys) => {

@@ -64,6 +64,8 @@ struct Call {
 /// A grant that the rules gave.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Granted {
+    /// The key of the lock.
+    pub key: String,
     pub token: Token,
     pub fence: u64,
     pub slot: Option<u16>,
@@ -203,7 +205,7 @@ impl Replay {
     pub fn into_trace(mut self) -> Trace {
         self.is_seen_from(u64::MAX, 0);
         let Replay { steps, unjudged, faults, grants, gaps, fences, .. } = self;
-        Trace { steps, unjudged, faults, grants, gaps, fences }
+        Trace { steps, unjudged, faults, grants, gaps, fences, missed: Vec::new() }
     }
 
     /// Whether the keys are not known any more: the caller is to take a snapshot.
@@ -737,7 +739,9 @@ impl Call {
             _ => Op::Record { token: &token, record: record? },
         };
         match lock.step(&op, around).verdict {
-            Verdict::Granted(grant) => Some(Granted { token: token.clone(), fence: grant.fence, slot: grant.slot }),
+            Verdict::Granted(grant) => {
+                Some(Granted { key: self.key.clone(), token: token.clone(), fence: grant.fence, slot: grant.slot })
+            }
             _ => None,
         }
     }

@@ -30,6 +30,8 @@ use crate::support::{record, wall};
 const GRACE: u64 = 1000;
 /// How long it is noted who broke a lock, at most, in ms.
 const NOTED_FOR: u64 = 30_000;
+/// How much later than its fence a holder may be saved, in µs.
+const HELD_UP: u64 = 50_000;
 /// How much later than its ticket a waiter may be saved, in µs.
 const LATE: u64 = 1_000_000;
 /// Tokens that neither hold the lock nor wait for it: a request of theirs drops those who are gone, and changes no more.
@@ -147,10 +149,14 @@ impl Files {
             None if save.number == 1 => {}
             _ => {
                 self.trace.unjudged += 1;
-                self.trace.gaps.push((looks.0.wall, looks.1.wall));
-                // A reader may have been granted a share: its fence is the generation, which may be as old as the lock.
-                let generations = before.iter().map(|last| &last.state).chain([&save.state]);
-                self.trace.fences.extend(generations.filter_map(|state| state.lock.generation));
+                let from = looks.0.wall.saturating_sub(HELD_UP);
+                self.trace.missed.push((save.state.key().to_owned(), (from, looks.1.wall)));
+                // A reader may have been granted a share: its fence is the generation, which may be as old as the lock. A
+                // reservation may have been claimed: its fence is as old as that.
+                for State { lock, .. } in before.iter().map(|last| &last.state).chain([&save.state]) {
+                    self.trace.fences.extend(lock.generation);
+                    self.trace.fences.extend(lock.holders.values().map(|holder| holder.fence));
+                }
                 self.missed.push(looks);
             }
         }
@@ -269,6 +275,11 @@ impl State {
             }
         }
         Err(format!("no request leads from\n{}    to\n{}", indented(&self.text), indented(&after.text)))
+    }
+
+    /// Returns the key of the lock.
+    fn key(&self) -> &str {
+        field(self.text.lines().next().unwrap_or_default(), "key")
     }
 
     fn tokens(&self) -> impl Iterator<Item = &Token> {
@@ -456,7 +467,8 @@ fn leads(
         for op in request {
             match lock.step(op, &mut world).verdict {
                 Verdict::Granted(grant) => {
-                    granted = Some(Granted { token: token.clone(), fence: grant.fence, slot: grant.slot });
+                    let key = after.key().to_owned();
+                    granted = Some(Granted { key, token: token.clone(), fence: grant.fence, slot: grant.slot });
                 }
                 // It knows now, and leaves.
                 Verdict::Superseded(_) => {
