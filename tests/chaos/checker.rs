@@ -26,6 +26,8 @@ mod steps;
 mod tests;
 mod waits;
 
+use std::collections::HashSet;
+
 use crate::record::{Ailment, Attempt, Client, Fault, Mode, Nanos, On, Record, Terms, Who, Word};
 
 pub use overlap::most_at_once;
@@ -35,6 +37,8 @@ pub use waits::{longest as longest_wait_for_a_free_lock, standstill};
 const MS: Nanos = 1_000_000;
 /// How late a process that waits for nothing may be on a busy machine.
 const LATE: Nanos = 500 * MS;
+/// How long a server may be slow after a fault.
+const FELT_FOR: Nanos = 2_000 * MS;
 /// How long nxlock may take to stop its command after SIGCONT.
 const WAKING: Nanos = 100 * MS;
 
@@ -176,15 +180,41 @@ fn notice(record: &Record, section: &Section, lost: &Fault) -> Nanos {
     if undisturbed { prompt.min(attempt.ttl) } else { attempt.ttl }
 }
 
+/// Returns whether something befell an attempt, or its server, that it may feel: a fault lasted until less than [`FELT_FOR`]
+/// before the attempt.
+fn is_disturbed(record: &Record, who: Who, ended: Nanos) -> bool {
+    let attempt = &record.attempts[who];
+    let is_felt = |fault: &Fault| {
+        let touches = match fault.on {
+            On::All => fault.ailment != Ailment::ScriptsForgotten,
+            On::Name(name) => attempt.locks().any(|(one, _)| one == name),
+            On::Attempt(whose) => whose == who,
+        };
+        touches && fault.from <= ended && fault.to + FELT_FOR >= attempt.asked
+    };
+    record.faults.iter().any(is_felt)
+}
+
 /// Finds attempts that failed without an explanation or never ended, and what was left behind.
 fn endings(record: &Record) -> Vec<Violation> {
     let mut found = Vec::new();
+    let entries = record.stamps.iter().filter(|stamp| matches!(stamp.word, Word::Enter(_)));
+    let entered: HashSet<Who> = entries.map(|stamp| stamp.who).collect();
     for (who, attempt) in record.attempts.iter().enumerate() {
         let ended = attempt.ended.as_ref();
         let at = ended.map_or(attempt.asked, |(at, _)| *at);
         let violation = |what| Violation { what, name: Some(attempt.name), who: vec![who], from: at, to: at };
         // A killed script, and a test binary that runs as the script, have exit statuses of their own.
-        let explained = ["0", "69", "75", "76", "124", "129", "130", "137", "143"];
+        let disturbed = || is_disturbed(record, who, attempt.ended.as_ref().map_or(record.ended, |(at, _)| *at));
+        let is_explained = |how: &str| match how {
+            "0" => entered.contains(&who),
+            "75" => attempt.may_be_refused,
+            "124" => attempt.is_limited,
+            "129" | "130" | "143" => disturbed(),
+            // On a busy machine the shortest leases end by themselves, and a server may be late for any.
+            "69" | "76" | "137" => true,
+            _ => false,
+        };
         match ended {
             None => found.push(violation(format!("c{who} has waited for ever"))),
             Some((_, how)) if attempt.client == Client::Run && !how.starts_with("signal") => {
@@ -192,8 +222,9 @@ fn endings(record: &Record) -> Vec<Violation> {
                 let guard_killed =
                     |fault: &Fault| fault.ailment == Ailment::GuardKilled && fault.on == On::Attempt(who);
                 let without_a_guard = how == "70" && record.faults.iter().any(guard_killed);
-                if !explained.contains(&how.as_str()) && !without_a_guard {
-                    found.push(violation(format!("c{who} exited with {how}")));
+                if !is_explained(how) && !without_a_guard {
+                    let but = if entered.contains(&who) { "" } else { " and was never inside" };
+                    found.push(violation(format!("c{who} exited with {how}{but}")));
                 }
             }
             Some(_) => {}

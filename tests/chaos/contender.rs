@@ -269,6 +269,7 @@ fn severed(seed: &mut Seed, ttl: Duration) -> Plan {
 
 fn attempt(shared: &Shared<'_>, choice: &Choice) {
     let will_not_stop = matches!(choice.kind, Kind::Deaf | Kind::Tree | Kind::Daemon | Kind::Severed);
+    let has = |name: &str| choice.options.iter().any(|option| option == name);
     let who = shared.journal.asks(Attempt {
         name: choice.name,
         client: if choice.kind == Kind::Script { Client::Script } else { Client::Run },
@@ -276,11 +277,13 @@ fn attempt(shared: &Shared<'_>, choice: &Choice) {
         also: choice.also.clone(),
         ttl: nanos(choice.ttl),
         queued: choice.queued,
-        first: choice.options.iter().any(|option| option == "--first"),
+        first: has("--first"),
         near: choice.near,
         dawdles: if will_not_stop { nanos(choice.kill_after) } else { 0 },
         // A script may be stopped between `acquire` and `release`.
-        outlasted: choice.kind == Kind::Script || choice.options.iter().any(|option| option == "--at-least"),
+        outlasted: choice.kind == Kind::Script || has("--at-least"),
+        may_be_refused: ["-n", "-w", "--supersede", "--supersede=running", "--unless-done"].into_iter().any(has),
+        is_limited: has("--time-limit"),
         asked: boot_clock(),
         ended: None,
         starved: Starved::default(),

@@ -2,13 +2,15 @@
 //!
 //! `NXLOCK_CHAOS_HISTORY=FILE` adds to a file, for each attempt: that it asked (`:invoke :acquire`), that it was in (`:ok`),
 //! that it was about to leave (`:invoke :release`) and that it had left (`:ok`); `:info` if it was killed, and may have left
-//! at any later time, and `:fail` if it was never in. `:key` names the arena and the lock, each to be judged alone; `:limit`
+//! at any later time, or if it is not known whether it was granted the lock, and `:fail` if it was refused. Overlaps that
+//! the checker excuses are in it: where locks are lost (`forgetful`, `deposed`), it may be none of a mutex. `:key` names the arena and the lock, each to be judged alone; `:limit`
 //! is how many may hold the lock while this one does, and nil is any number: a mutex, where it is 1 for all.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use crate::checker::{self, Section};
-use crate::record::{Attempt, Mode, Nanos, Record};
+use crate::record::{Attempt, Mode, Nanos, Record, UNANSWERED};
 
 /// Returns the operations of a run, in order of time.
 pub fn of(record: &Record) -> String {
@@ -34,10 +36,12 @@ pub fn of(record: &Record) -> String {
         };
         operation(attempt.asked, "invoke", "acquire");
         let ended = attempt.ended.as_ref();
-        let was_killed = ended.is_none_or(|(_, how)| how == "137" || how.starts_with("signal"));
+        let unknown = |how: &str| ["137", UNANSWERED].contains(&how) || how.starts_with("signal");
+        let was_killed = ended.is_none_or(|(_, how)| unknown(how));
         let end = ended.map_or(record.ended, |(at, _)| *at);
         let Some(section) = sections.iter().find(|section: &&Section| section.who == who) else {
-            operation(end, if was_killed { "info" } else { "fail" }, "acquire");
+            let was_refused = ended.is_some_and(|(_, how)| how == "75");
+            operation(end, if was_refused { "fail" } else { "info" }, "acquire");
             continue;
         };
         operation(section.entered(), "ok", "acquire");
@@ -52,38 +56,36 @@ pub fn of(record: &Record) -> String {
     text
 }
 
+/// Returns why a history is none of a lock: reads only the text. The lock is held for certain from the reply to
+/// `acquire` to the call of `release`. If no two such intervals collide, each operation may have happened at these ends,
+/// and the history is linearizable; if two do, it is not, as the lock was held for at least as long.
+pub fn refuted(history: &str) -> Option<String> {
+    let field = |line: &str, name: &str| {
+        let (_, rest) = line.split_once(&format!(":{name} "))?;
+        Some(rest.split([',', '}']).next()?.to_owned())
+    };
+    let mut holders: BTreeMap<String, BTreeMap<String, u64>> = BTreeMap::new();
+    for line in history.lines() {
+        let of = |name: &str| field(line, name).unwrap_or_default();
+        let held = holders.entry(of("key")).or_default();
+        match (of("type").as_str(), of("f").as_str()) {
+            (":ok", ":acquire") => {
+                held.insert(of("process"), of("limit").parse().unwrap_or(u64::MAX));
+                if held.values().min().is_some_and(|least| held.len() as u64 > *least) {
+                    return Some(format!("{held:?} hold it: {line}"));
+                }
+            }
+            (":invoke", ":release") => _ = held.remove(&of("process")),
+            _ => {}
+        }
+    }
+    None
+}
+
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use super::*;
     use crate::record::{Client, Stamp, Starved, Terms, Word};
-
-    /// Returns why a history is none of a lock: reads only the text. The lock is held for certain from the reply to
-    /// `acquire` to the call of `release`. If no two such intervals collide, each operation may have happened at these ends,
-    /// and the history is linearizable; if two do, it is not, as the lock was held for at least as long.
-    fn refuted(history: &str) -> Option<String> {
-        let field = |line: &str, name: &str| {
-            let (_, rest) = line.split_once(&format!(":{name} "))?;
-            Some(rest.split([',', '}']).next()?.to_owned())
-        };
-        let mut holders: BTreeMap<String, BTreeMap<String, u64>> = BTreeMap::new();
-        for line in history.lines() {
-            let of = |name: &str| field(line, name).unwrap_or_default();
-            let held = holders.entry(of("key")).or_default();
-            match (of("type").as_str(), of("f").as_str()) {
-                (":ok", ":acquire") => {
-                    held.insert(of("process"), of("limit").parse().unwrap_or(u64::MAX));
-                    if held.values().min().is_some_and(|least| held.len() as u64 > *least) {
-                        return Some(format!("{held:?} hold it: {line}"));
-                    }
-                }
-                (":invoke", ":release") => _ = held.remove(&of("process")),
-                _ => {}
-            }
-        }
-        None
-    }
 
     fn record(modes: &[Mode], sections: &[(usize, Nanos, Nanos)]) -> Record {
         let attempt = |mode: &Mode| Attempt {
@@ -97,8 +99,10 @@ mod tests {
             near: true,
             dawdles: 0,
             outlasted: false,
+            may_be_refused: false,
+            is_limited: false,
             asked: 10,
-            ended: Some((900, "0".into())),
+            ended: Some((900, "75".into())),
             starved: Starved::default(),
         };
         let stamps = sections.iter().flat_map(|(who, from, to)| {

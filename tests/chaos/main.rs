@@ -123,9 +123,10 @@ struct Verdict {
 }
 
 fn verdict(record: &Record) -> Verdict {
+    let history = history::of(record);
     if let Some(path) = std::env::var_os("NXLOCK_CHAOS_HISTORY") {
         let file = File::options().create(true).append(true).open(path);
-        file.and_then(|mut file| file.write_all(history::of(record).as_bytes())).expect("the history is written");
+        file.and_then(|mut file| file.write_all(history.as_bytes())).expect("the history is written");
     }
     let mut text = story::summary(record);
     let served = !checker::sections(record).is_empty();
@@ -133,6 +134,8 @@ fn verdict(record: &Record) -> Verdict {
     let followed = record.traces.is_empty() || checker::granted(record, &checker::sections(record)).0 > 0;
     assert!(served && moved && followed && !record.faults.is_empty(), "nothing went on: that proves nothing\n{text}");
     let found = checker::check(record);
+    let is_of_locks = !found.is_empty() || checker::excused(record).0 > 0 || history::refuted(&history).is_none();
+    assert!(is_of_locks, "nothing is wrong, and the history is not one of locks: {:?}", history::refuted(&history));
     for violation in found.iter().take(5) {
         text += &format!("\n{}", story::tell(record, violation));
     }

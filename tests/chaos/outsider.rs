@@ -9,7 +9,7 @@ use redis::{Connection, RedisResult, cmd};
 
 use crate::arena::Shared;
 use crate::observer::connected;
-use crate::record::{Attempt, Client, Mode, Stamp, Starved, Terms, Who, Word, boot_clock, nanos};
+use crate::record::{Attempt, Client, Mode, Stamp, Starved, Terms, UNANSWERED, Who, Word, boot_clock, nanos};
 use crate::seed::Seed;
 use crate::support::lasts;
 
@@ -43,6 +43,8 @@ fn attempt(shared: &Shared<'_>, connection: &mut Connection, seed: &mut Seed) ->
         near: true,
         dawdles: 0,
         outlasted: false,
+        may_be_refused: false,
+        is_limited: false,
         asked,
         ended: None,
         starved: Starved::default(),
@@ -50,7 +52,8 @@ fn attempt(shared: &Shared<'_>, connection: &mut Connection, seed: &mut Seed) ->
     let who = shared.journal.asks(attempt);
     let value = format!("plain:c{who}");
     let done = hold(shared, connection, (who, &key, &value), (asked + nanos(ttl) * 98 / 100, nanos(length)), ttl);
-    shared.journal.ended(who, boot_clock(), "plain".into(), Starved::default());
+    let how = if done.is_ok() { "plain" } else { UNANSWERED };
+    shared.journal.ended(who, boot_clock(), how.into(), Starved::default());
     done
 }
 

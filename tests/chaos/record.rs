@@ -78,12 +78,19 @@ pub struct Attempt {
     pub dawdles: Nanos,
     /// Its lock may last longer than it, as with `--at-least`.
     pub outlasted: bool,
+    /// It may be refused the lock: it does not wait for ever, or not whatever others do.
+    pub may_be_refused: bool,
+    /// Its command has a time limit.
+    pub is_limited: bool,
     pub asked: Nanos,
     /// When and how it ended; `None` if it has not.
     pub ended: Option<(Nanos, String)>,
     /// That of nxlock, or of the script; and of its guard, if that had to end the command.
     pub starved: Starved,
 }
+
+/// How an attempt has ended that does not know what the server did.
+pub const UNANSWERED: &str = "unanswered";
 
 /// How long a process was runnable while others had the processors.
 #[derive(Clone, Debug, Default)]

@@ -65,6 +65,9 @@ struct Scene<A> {
     fault: Option<Case>,
 }
 
+/// What is said of a call that hangs.
+const HANGS: &str = "it goes no further";
+
 /// An error says which promise was broken.
 type Outcome = Result<(), String>;
 
@@ -153,7 +156,7 @@ fn comes(running: &mut Running, mut is_so: impl FnMut(&Running) -> bool) -> Outc
         let came = running.has_ended() || is_so(running);
         (came || began.elapsed() > LIMIT / 2).then_some(came)
     });
-    if came { Ok(()) } else { Err(format!("it goes no further:\n{}{}", running.stdout(), running.stderr())) }
+    if came { Ok(()) } else { Err(format!("{HANGS}:\n{}{}", running.stdout(), running.stderr())) }
 }
 
 /// Plays a scene without a fault, and then with those of the calls that it made.
@@ -171,24 +174,32 @@ fn sweep<A: Authority>(name: &str, authority: A, plays: impl Fn(&Scene<A>) -> Ou
     let seed: usize = given.unwrap_or_else(|| usize::from(RandomState::new().hash_one(0).to_ne_bytes()[0]));
     let is_whole = std::env::var_os("NXLOCK_FAULTS").is_some_and(|which| which == "all");
     let stride = if is_whole { 1 } else { total.div_ceil(TRIED) };
-    let mut tried = 0;
+    let (mut tried, mut failed, mut aborted) = (0, 0, 0);
     let mut broken = Vec::new();
     for case in cases.into_iter().skip(seed % stride).step_by(stride) {
         let text = case.to_string();
         println!("{name}: {text}");
         scene.fault = Some(case);
         tried += 1;
-        if let Err(why) = scene.ends_well(&plays) {
-            let log = text_of(&scene.log());
-            let injected: Vec<&str> = log.lines().filter(|line| line.contains("INJECTED")).collect();
-            if injected.iter().any(|line| is_of_the_runtime(line)) {
-                assert!(is_free(&scene.authority), "{text}: {why}");
+        let outcome = scene.ends_well(&plays);
+        let log = text_of(&scene.log());
+        let injected: Vec<&str> = log.lines().filter(|line| line.contains("INJECTED")).collect();
+        failed += usize::from(!injected.is_empty());
+        if let Err(why) = outcome {
+            // Its lock is left to its lease then; but it does not hang.
+            if injected.iter().any(|line| is_of_the_runtime(line)) && !why.starts_with(HANGS) {
+                aborted += 1;
                 continue;
             }
             broken.push(format!("{text}: {why}\n{}", injected.join("\n")));
         }
     }
-    println!("{name}: {tried} of {total} cases, NXLOCK_SEED={seed}");
+    // A call of that number may not be made each time.
+    println!(
+        "{name}: {tried} of {total} cases, {failed} of them with an error, {aborted} by which Rust's runtime aborted; \
+         NXLOCK_SEED={seed}"
+    );
+    assert!(failed * 2 > tried, "{name}: too few calls fail, NXLOCK_SEED={seed}");
     assert!(broken.is_empty(), "{name}: {} of {tried} cases, NXLOCK_SEED={seed}:\n{}", broken.len(), broken.join("\n"));
 }
 

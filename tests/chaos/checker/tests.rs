@@ -48,8 +48,10 @@ impl Scene {
             near: true,
             dawdles: 0,
             outlasted: false,
+            may_be_refused: true,
+            is_limited: false,
             asked: at(asked),
-            ended: Some((at(ended), "0".into())),
+            ended: Some((at(ended), "75".into())),
             starved: Starved::default(),
         });
         self.0.attempts.len() - 1
@@ -58,6 +60,7 @@ impl Scene {
     /// Adds an attempt that is inside from `from` to `to`, with a stamp every 10 ms.
     fn inside(&mut self, asked: u64, from: u64, to: u64, fence: u64) -> Who {
         let who = self.asks(asked, to + 5);
+        self.0.attempts[who].ended = Some((at(to + 5), "0".into()));
         self.0.stamps.push(Stamp {
             at: at(from),
             who,
@@ -828,4 +831,25 @@ fn a_command_that_a_minority_of_the_servers_granted_the_lock_is_found() {
     let mut unseen = voted([one, one, None, None, None]);
     unseen.0.traces[3].gaps = vec![(999_000_000, 1_000_000_001)];
     unseen.shows(&[]);
+}
+
+#[test]
+fn an_end_for_which_there_was_no_reason_is_found() {
+    let ended = |how: &str, changes: &dyn Fn(&mut Scene)| {
+        let mut scene = Scene::new();
+        let who = scene.asks(0, 10);
+        scene.0.attempts[who].may_be_refused = false;
+        scene.0.attempts[who].ended = Some((at(10), how.into()));
+        changes(&mut scene);
+        scene
+    };
+    for how in ["0", "70", "75", "124", "129", "130", "143"] {
+        ended(how, &|_| {}).shows(&["and was never inside"]);
+    }
+    ended("75", &|scene| scene.0.attempts[0].may_be_refused = true).shows(&[]);
+    ended("124", &|scene| scene.0.attempts[0].is_limited = true).shows(&[]);
+    ended("143", &|scene| scene.befalls(Ailment::Cancelled, On::Attempt(0), 5, 6)).shows(&[]);
+    ended("143", &|scene| scene.befalls(Ailment::Cancelled, On::Attempt(1), 5, 6)).shows(&["exited with 143"]);
+    ended("143", &|scene| scene.befalls(Ailment::Hung, On::All, 5, 6)).shows(&[]);
+    ended("143", &|scene| scene.befalls(Ailment::ScriptsForgotten, On::All, 5, 6)).shows(&["exited with 143"]);
 }

@@ -128,6 +128,13 @@ impl Keyspace {
         members
     }
 
+    /// Lets a key expire so many ms later.
+    pub fn lasts_longer(&mut self, key: &str, by: u64) {
+        if let Some(Key { end: Some(end), .. }) = self.0.get_mut(key) {
+            *end += by;
+        }
+    }
+
     /// Returns when a key expires, in ms.
     pub fn end(&self, key: &str) -> Option<u64> {
         self.0.get(key)?.end

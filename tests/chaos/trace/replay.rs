@@ -449,18 +449,23 @@ impl Replay {
     }
 
     /// Returns the keys as a call may have found them: where it is not certain whether the lock's key had expired, both. If
-    /// both explain the call, the key is there, so that the next call may find either.
+    /// both explain the call, the key is there, so that the next call may find either. Where the call that set its end was
+    /// held up, it may end later.
     fn before_it(&self, keys: &Keyspace, key: &str, now: u64, blur: u64) -> Vec<Keyspace> {
         let mut there = keys.clone();
         there.expire(now, |name| if lock_of(name) == key { blur } else { self.blur_of(name) });
-        match keys.end(key) {
-            Some(end) if end < now + blur => {
-                let mut gone = there.clone();
-                gone.remove(key);
-                vec![there, gone]
-            }
-            _ => vec![there],
+        let mut found = vec![there];
+        if keys.end(key).is_some_and(|end| end < now + blur) {
+            let mut gone = found[0].clone();
+            gone.remove(key);
+            found.push(gone);
         }
+        if let Some(held_up) = self.blurs.get(key).filter(|held_up| **held_up > 0) {
+            let mut later = found[0].clone();
+            later.lasts_longer(key, *held_up);
+            found.push(later);
+        }
+        found
     }
 
     /// A call was a step of the rules, and left these keys.

@@ -626,6 +626,38 @@ fn a_fence_that_is_raised_changes_nothing_about_when_the_lock_ends() {
 }
 
 #[test]
+fn a_lease_that_a_held_up_grant_set_later_raises_no_alarm_when_it_is_cut_short() {
+    let mut replay = Replay::of(false);
+    replay.begins(Keyspace::default(), 0);
+    // The server counts the lease from the moment at which it goes on, and not from that at which it read the clock.
+    shows_a_grant(&mut replay, 1_000_000, 1_480);
+    let waiter = token(2, "");
+    shows_a_request(
+        &mut replay,
+        1_001_500,
+        &format!("acquire token {waiter} ttl 1000 mode queue lease 6000 grace 1000 channel w"),
+    );
+    for words in [
+        "PUBLISH w t",
+        &format!("ZADD {{lock:job}}:queue 1001500000 {waiter}"),
+        "DEL {lock:job}:waiters",
+        &format!("HSET {{lock:job}}:waiters {waiter} 1|1007500|1000|w"),
+        "PEXPIRE {lock:job}:queue 24000",
+        "PEXPIRE {lock:job}:waiters 24000",
+    ] {
+        shows(&mut replay, 1_001_500, true, words);
+    }
+    shows_a_request(&mut replay, 1_001_550, &format!("renew token {} ttl 100 how set", token(1, "")));
+    for words in ["PEXPIRE {lock:job}:fence 86400000", "PEXPIRE lock:job 100", "PUBLISH w e1001650"] {
+        shows(&mut replay, 1_001_550, true, words);
+    }
+    replay.ends();
+    let trace = replay.into_trace();
+    assert!(trace.faults.is_empty(), "{:?}", trace.faults);
+    assert_eq!(trace.steps, 3);
+}
+
+#[test]
 fn a_server_that_is_stopped_once_it_has_read_the_clock_raises_no_alarm_about_who_has_not_ended_by_then() {
     let mut replay = Replay::of(false);
     replay.begins(Keyspace::default(), 0);
