@@ -314,6 +314,13 @@ pub fn processors() -> Vec<usize> {
     (0..CpuSet::count()).filter(|&processor| ours.is_set(processor).unwrap_or(false)).collect()
 }
 
+/// Lets this thread run before all that has no such priority, sched(7), if that is permitted.
+pub fn runs_before_others() {
+    let first = libc::sched_param { sched_priority: 1 };
+    // SAFETY: sched_setscheduler(2) reads one sched_param; 0 is this thread.
+    unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const first) };
+}
+
 /// Detects when a processor runs nobody, by not running itself: a virtual processor may stop for a while, with the
 /// threads on it, while the others go on. Where it may, it runs before all that the arenas start, sched(7): elsewhere it
 /// takes a busy processor for one that has stopped.
@@ -323,9 +330,7 @@ fn feel_the_pulse(processor: usize, journal: &Journal, enough: &AtomicBool) {
     let mut alone = CpuSet::new();
     alone.set(processor).expect("one of ours");
     sched_setaffinity(Pid::from_raw(0), &alone).expect("it is ours");
-    let first = libc::sched_param { sched_priority: 1 };
-    // SAFETY: sched_setscheduler(2) reads one sched_param; 0 is this thread.
-    unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const first) };
+    runs_before_others();
     let mut last = boot_clock();
     while !enough.load(Ordering::Relaxed) {
         lasts(BEAT);

@@ -11,6 +11,8 @@ use std::io::Read as _;
 use std::os::fd::AsFd as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::thread;
 use std::time::SystemTime;
 
 use nix::poll::{PollFd, PollFlags, poll};
@@ -19,6 +21,7 @@ use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use super::Trace;
 use super::replay::Granted;
 use super::token::{End, Token};
+use crate::arena::runs_before_others;
 use crate::machine::{
     Begun, Bounds, Broken, Claimant as _, Heard, Holder, Lock, Mode, Op, Record, Recording, Renewal, Request, Run,
     Verdict, Waiter, Word, World,
@@ -37,19 +40,31 @@ const LATE: u64 = 1_000_000;
 /// Tokens that neither hold the lock nor wait for it: a request of theirs drops those who are gone, and changes no more.
 const NOBODY: [&str; 2] = ["nx1:nobodynobodynobodynobodyno:u@h:1:1:", "nx1:nobodynobodynobodynobodyno:u@h:1:1::0"];
 
-/// Follows the locks of a directory until `enough`.
-pub fn follow(directory: &Path, enough: impl Fn() -> bool) -> Trace {
+/// Follows the locks of a directory until `enough`. To judge a save takes longer than to make one: another thread reads.
+pub fn follow(directory: &Path, enough: impl Fn() -> bool + Send) -> Trace {
+    let (tell, told) = mpsc::channel();
+    thread::scope(|scope| {
+        scope.spawn(move || reads(directory, enough, |seen| drop(tell.send(seen))));
+        let mut files = Files::default();
+        told.into_iter().for_each(|seen| files.takes(seen));
+        files.trace
+    })
+}
+
+/// Reads the files of a directory whenever one changes, until `enough`.
+fn reads(directory: &Path, enough: impl Fn() -> bool, mut tell: impl FnMut(Seen)) {
     let events = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC).expect("inotify");
     let changes = AddWatchFlags::IN_MODIFY | AddWatchFlags::IN_CREATE | AddWatchFlags::IN_MOVED_TO;
-    let (mut files, mut is_watched) = (Files::default(), false);
+    let (mut reader, mut is_watched) = (Reader::default(), false);
+    runs_before_others();
     loop {
         // nxlock makes the directory.
         is_watched = is_watched || events.add_watch(directory, changes).is_ok();
         // It knows when it ends: what was written by then is seen.
         let is_last = enough();
-        files.look(directory);
+        reader.looks(directory, &mut tell);
         if is_last {
-            return files.trace;
+            return;
         }
         let _ = poll(&mut [PollFd::new(events.as_fd(), PollFlags::POLLIN)], if is_watched { 50_u16 } else { 1 });
         // Which it was does not matter.
@@ -73,27 +88,29 @@ impl Moment {
     }
 }
 
+/// A file, as it was read.
+struct Seen {
+    path: PathBuf,
+    file: FileId,
+    bytes: Vec<u8>,
+    /// When the look before this one began, and when it was read. The first was long ago for the first look.
+    looks: (Moment, Moment),
+}
+
+/// A file that was deleted and made again is another.
+type FileId = (u64, Option<SystemTime>);
+
 #[derive(Default)]
-struct Files {
-    /// The last save of each file that was seen.
-    last: BTreeMap<PathBuf, Save>,
-    /// The ticket of each that has waited: one that was dropped comes back with it.
-    tickets: BTreeMap<Token, u64>,
+struct Reader {
     /// When the last look began; before the first, long ago.
     seen: Moment,
-    /// Between which moments a save was missed: a ticket of that time may have been given by it.
-    missed: Vec<(Moment, Moment)>,
-    trace: Trace,
+    /// The files as they were read last.
+    last: BTreeMap<PathBuf, (FileId, Vec<u8>)>,
 }
 
-struct Save {
-    file: (u64, Option<SystemTime>),
-    number: u64,
-    state: State,
-}
-
-impl Files {
-    fn look(&mut self, directory: &Path) {
+impl Reader {
+    /// Tells of each file that is another than at the last look.
+    fn looks(&mut self, directory: &Path, mut tell: impl FnMut(Seen)) {
         let since = std::mem::replace(&mut self.seen, Moment::now());
         let entries = fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path());
         for path in entries.filter(|path| path.extension().is_some_and(|extension| extension == "lock")) {
@@ -104,11 +121,38 @@ impl Files {
                 continue;
             }
             // The read shows each save of before. On a busy machine this thread may have waited since the look began.
-            let seen = Moment::now();
-            let file = (about.ino(), about.created().ok());
-            for (number, text) in record::saves(&bytes) {
-                self.sees(&path, Save { file, number, state: State::read(text) }, (since, seen));
+            let looks = (since, Moment::now());
+            let read = ((about.ino(), about.created().ok()), bytes);
+            if self.last.get(&path) != Some(&read) {
+                let (file, bytes) = read.clone();
+                self.last.insert(path.clone(), read);
+                tell(Seen { path, file, bytes, looks });
             }
+        }
+    }
+}
+
+#[derive(Default)]
+struct Files {
+    /// The last save of each file that was seen.
+    last: BTreeMap<PathBuf, Save>,
+    /// The ticket of each that has waited: one that was dropped comes back with it.
+    tickets: BTreeMap<Token, u64>,
+    /// Between which moments a save was missed: a ticket of that time may have been given by it.
+    missed: Vec<(Moment, Moment)>,
+    trace: Trace,
+}
+
+struct Save {
+    file: FileId,
+    number: u64,
+    state: State,
+}
+
+impl Files {
+    fn takes(&mut self, Seen { path, file, bytes, looks }: Seen) {
+        for (number, text) in record::saves(&bytes) {
+            self.sees(&path, Save { file, number, state: State::read(text) }, looks);
         }
     }
 
@@ -624,19 +668,20 @@ mod tests {
     fn what_nxlock_saves_are_steps_of_the_rules_and_a_save_that_is_lost_is_found() {
         let local = Local::start();
         let directory = local.directory().join("locks");
-        let mut files = Files::default();
+        let (mut files, mut reader) = (Files::default(), Reader::default());
+        let mut look = |files: &mut Files| reader.looks(&directory, |seen| files.takes(seen));
         for _ in 0..3 {
             let token = local.nxlock(["acquire", "job", "--ttl", "1h"]).run().exits(0).token();
-            files.look(&directory);
+            look(&mut files);
             local.nxlock(["release", "job", &token]).run().exits(0);
-            files.look(&directory);
+            look(&mut files);
         }
         assert!(files.trace.faults.is_empty(), "{:?}", files.trace.faults);
         assert_eq!(files.trace.grants.len(), 3);
         let (path, last) = files.last.pop_first().unwrap();
         let other = State::read(last.state.text.replacen("fence=", "fence=1", 1));
         files.last.insert(path, Save { state: other, ..last });
-        files.look(&directory);
+        Reader::default().looks(&directory, |seen| files.takes(seen));
         assert_eq!(files.trace.faults.len(), 1, "{:?}", files.trace.faults);
     }
 }
