@@ -98,9 +98,10 @@ fn an_empty_variable_counts_as_unset() {
     let done = call(&["--json", "check"]).exits(1);
     assert_eq!(setting(&done, "server-timeout"), ("3s".into(), "config.toml:1".into()));
     call(&["run", "job", "true"]).exits(0).says_nothing();
-    for verb in ["release", "renew"] {
-        call(&[verb, "job"]).exits(64).says("<TOKEN>");
+    for words in [&["release", "job"][..], &["renew", "job", "--ttl", "5s"]] {
+        call(words).exits(64).says("none was given");
     }
+    call(&["renew", "job"]).exits(64).says("--ttl <D>");
 }
 
 #[test]

@@ -193,7 +193,12 @@ fn without_variable(definition: Command) -> Command {
 /// Returns a definition in which the variables do not count that are empty, of options with no value that says nothing.
 fn without_empty_variables(definition: Command) -> Command {
     let set = |option: Arg| if was_set_empty(&option) { option.env(Resettable::Reset) } else { option };
-    of_verbs(&["release", "renew"], definition.mut_arg("server_timeout", set), "token", set)
+    let of_any = |verb: Command| {
+        let has = |id: &&str| verb.get_arguments().any(|option| option.get_id() == id);
+        let ids: Vec<&str> = ["server_timeout", "token"].into_iter().filter(has).collect();
+        ids.into_iter().fold(verb, |verb, id| verb.mut_arg(id, set))
+    };
+    of_any(definition).mut_subcommands(of_any)
 }
 
 fn was_set_empty(option: &Arg) -> bool {
