@@ -33,9 +33,7 @@ use crate::support::{record, wall};
 const GRACE: u64 = 1000;
 /// How long it is noted who broke a lock, at most, in ms.
 const NOTED_FOR: u64 = 30_000;
-/// How much later than its fence a holder may be saved, in µs.
-const HELD_UP: u64 = 50_000;
-/// How much later than its ticket a waiter may be saved, in µs.
+/// How much later than its ticket a waiter may be saved, and a holder than its fence, in µs.
 const LATE: u64 = 1_000_000;
 /// Tokens that neither hold the lock nor wait for it: a request of theirs drops those who are gone, and changes no more.
 const NOBODY: [&str; 2] = ["nx1:nobodynobodynobodynobodyno:u@h:1:1:", "nx1:nobodynobodynobodynobodyno:u@h:1:1::0"];
@@ -193,7 +191,7 @@ impl Files {
             None if save.number == 1 => {}
             _ => {
                 self.trace.unjudged += 1;
-                let from = looks.0.wall.saturating_sub(HELD_UP);
+                let from = looks.0.wall.saturating_sub(LATE);
                 self.trace.missed.push((save.state.key().to_owned(), (from, looks.1.wall)));
                 // A reader may have been granted a share: its fence is the generation, which may be as old as the lock. A
                 // reservation may have been claimed: its fence is as old as that.
