@@ -99,19 +99,18 @@ fn ask_again<T>(within: Duration, mut ask: impl FnMut(Limit<'_>) -> Result<T, Er
             Err(error) => error,
         };
         in_doubt |= error.kind == ErrorKind::Unanswered;
+        let of_all = |error: Error| Error { kind: if in_doubt { ErrorKind::Unanswered } else { error.kind }, ..error };
         if !error.is_retryable() || give_up.until.passed() {
             // A last attempt that timed out tells less than the error before it.
             let error = if error.is_retryable() { before.unwrap_or(error) } else { error };
-            let kind = if in_doubt { ErrorKind::Unanswered } else { error.kind };
-            return (Err(Error { kind, ..error }), in_doubt);
+            return (Err(of_all(error)), in_doubt);
         }
         log::trace(format_args!("{error}"));
         // This only sleeps; if poll(2) fails, the retry comes early.
         let _ = give_up.no_later_than(Moment::now() + backoff.next()).wait_for(&[]);
         if give_up.until.passed() {
-            // A request could leave, and not be answered.
-            let kind = if in_doubt { ErrorKind::Unanswered } else { error.kind };
-            return (Err(Error { kind, ..error }), in_doubt);
+            // The server could execute another request, and nobody would hear of it.
+            return (Err(of_all(error)), in_doubt);
         }
         before = Some(error);
     }

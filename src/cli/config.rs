@@ -148,8 +148,7 @@ fn with_defaults(definition: Command, entries: &[Entry]) -> Command {
         let id = keys::id(entry.key);
         let set = |option: Arg| {
             // An empty variable would take precedence over the default.
-            let option = if was_set_empty(&option) { option.env(Resettable::Reset) } else { option };
-            option.default_value(entry.value.clone())
+            without_empty_variable(option).default_value(entry.value.clone())
         };
         match entry.scope {
             Scope::GlobalArgs => command.mut_arg(&id, set),
@@ -190,19 +189,19 @@ fn without_variable(definition: Command) -> Command {
     of_verbs(&NAMED_VERBS, definition, AS, |option| option.env(Resettable::Reset))
 }
 
-/// Returns a definition in which the variables do not count that are empty, of options with no value that says nothing.
+/// Returns a definition in which an empty variable does not count: of the options that accept no empty value.
 fn without_empty_variables(definition: Command) -> Command {
-    let set = |option: Arg| if was_set_empty(&option) { option.env(Resettable::Reset) } else { option };
     let of_any = |verb: Command| {
         let has = |id: &&str| verb.get_arguments().any(|option| option.get_id() == id);
         let ids: Vec<&str> = ["server_timeout", "token"].into_iter().filter(has).collect();
-        ids.into_iter().fold(verb, |verb, id| verb.mut_arg(id, set))
+        ids.into_iter().fold(verb, |verb, id| verb.mut_arg(id, without_empty_variable))
     };
     of_any(definition).mut_subcommands(of_any)
 }
 
-fn was_set_empty(option: &Arg) -> bool {
-    option.get_env().is_some_and(|name| is_blank(&name.to_string_lossy()))
+fn without_empty_variable(option: Arg) -> Arg {
+    let was_set_empty = option.get_env().is_some_and(|name| is_blank(&name.to_string_lossy()));
+    if was_set_empty { option.env(Resettable::Reset) } else { option }
 }
 
 /// Returns a margin given without --setnx-compat, and that option. A file may set it for those who use the other.

@@ -201,8 +201,8 @@ fn is_ours(other: &UnixStream) -> bool {
 
 /// Returns whether the peer is the process that made the claim, as far as this process can see it.
 fn is_of(other: &UnixStream, token: &Token) -> bool {
-    let maker = token.told().and_then(|told| i32::try_from(told.owner.pid).ok());
-    getsockopt(other, PeerCredentials).is_ok_and(|other| Some(other.pid()) == maker)
+    let claimant = token.told().and_then(|told| i32::try_from(told.owner.pid).ok());
+    getsockopt(other, PeerCredentials).is_ok_and(|other| Some(other.pid()) == claimant)
 }
 
 /// Returns the socket's name: the token's id, which `status` shows, and as much of the key as fits.

@@ -1,7 +1,7 @@
 //! Other users who connect to a keeper's control socket again and again.
 
 use std::fs;
-use std::io::{PipeWriter, Read, Write};
+use std::io::{PipeWriter, Read};
 use std::os::fd::AsRawFd;
 
 use nix::libc;
@@ -61,6 +61,11 @@ impl Drop for Strangers {
 }
 
 fn stranger(address: &UnixAddr, kind: SockType, habit: Habit, writer: &PipeWriter) -> Pid {
+    as_a_stranger(writer, || call(address, kind, habit, writer))
+}
+
+/// Starts a process of another user that has this pipe and no other descriptor, and only makes system calls.
+fn as_a_stranger(writer: &PipeWriter, acts: impl FnOnce()) -> Pid {
     let parent = getpid();
     // SAFETY: the child only makes system calls, and never returns.
     match unsafe { fork() }.expect("a process") {
@@ -77,7 +82,7 @@ fn stranger(address: &UnixAddr, kind: SockType, habit: Habit, writer: &PipeWrite
                     && libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) == 0
                     && nix::unistd::getppid() == parent;
                 if is_another {
-                    call(address, kind, habit, writer);
+                    acts();
                 }
                 libc::_exit(1)
             }
@@ -185,34 +190,21 @@ fn strangers_do_not_keep_the_owner_from_being_heard() {
 }
 
 /// Starts a stranger that listens where a keeper would, and writes down what one caller sends.
-fn impostor(name: &str, mut writer: PipeWriter) -> Pid {
+fn impostor(name: &str, writer: &PipeWriter) -> Pid {
     let address = UnixAddr::new_abstract(name.as_bytes()).unwrap();
-    // SAFETY: the child only makes system calls, and never returns.
-    match unsafe { fork() }.expect("a process") {
-        ForkResult::Parent { child } => child,
-        ForkResult::Child => {
-            close_from_to(3, writer.as_raw_fd() - 1);
-            close_from_to(writer.as_raw_fd() + 1, i32::MAX);
-            // SAFETY: prctl(2) and _exit(2) touch no memory of this process.
-            unsafe {
-                if setgroups(&[]).is_ok()
-                    && setgid(Gid::from_raw(STRANGER)).is_ok()
-                    && setuid(STRANGER.into()).is_ok()
-                    && libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) == 0
-                    && let Ok(listener) = socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::empty(), None)
-                    && bind(listener.as_raw_fd(), &address).is_ok()
-                    && listen(&listener, Backlog::MAXCONN).is_ok()
-                    && writer.write_all(b".").is_ok()
-                    && let Ok(caller) = accept(listener.as_raw_fd())
-                {
-                    let mut said = [0; 2048];
-                    let length = libc::read(caller, said.as_mut_ptr().cast(), said.len());
-                    let _ = writer.write_all(&said[..usize::try_from(length).unwrap_or(0)]);
-                }
-                libc::_exit(1)
-            }
+    as_a_stranger(writer, || {
+        if let Ok(listener) = socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::empty(), None)
+            && bind(listener.as_raw_fd(), &address).is_ok()
+            && listen(&listener, Backlog::MAXCONN).is_ok()
+            && nix::unistd::write(writer, b".").is_ok()
+            && let Ok(caller) = accept(listener.as_raw_fd())
+        {
+            let mut said = [0; 2048];
+            // SAFETY: read(2) writes into the buffer, no more than it has room for.
+            let length = unsafe { libc::read(caller, said.as_mut_ptr().cast(), said.len()) };
+            let _ = nix::unistd::write(writer, &said[..usize::try_from(length).unwrap_or(0)]);
         }
-    }
+    })
 }
 
 #[test]
@@ -224,7 +216,8 @@ fn a_stranger_that_listens_in_the_place_of_a_keeper_does_not_get_the_token() {
     let token = redis.nxlock(["acquire", "job", "--ttl", "1h"]).run().exits(0).token();
     let (mut reader, writer) = std::io::pipe().unwrap();
     let name = format!("nxlock-keeper:{}:lock:job", &token[4..12]);
-    let stranger = Strangers(vec![impostor(&name, writer)]);
+    let stranger = Strangers(vec![impostor(&name, &writer)]);
+    drop(writer);
     reader.read_exact(&mut [0]).expect("it listens");
     redis.nxlock(["release", "job", &token]).run().exits(0);
     let mut said = String::new();
