@@ -128,10 +128,10 @@ impl Keyspace {
         members
     }
 
-    /// Lets a key expire so many ms later.
-    pub fn lasts_longer(&mut self, key: &str, by: u64) {
+    /// Lets a key expire at another time, in ms, if it expires.
+    pub fn ends_at(&mut self, key: &str, time: u64) {
         if let Some(Key { end: Some(end), .. }) = self.0.get_mut(key) {
-            *end += by;
+            *end = time;
         }
     }
 

@@ -403,7 +403,7 @@ impl Replay {
         let mut why: Vec<String> = Vec::new();
         let mut is_known = true;
         for us in call.moments() {
-            for mut keys in self.before_it(&before, &call.key, us / 1000, blur) {
+            for mut keys in self.before_it(&before, &call, us / 1000, blur) {
                 let Some(lock) = lock::read(&keys, &call.key) else {
                     is_known = false;
                     continue;
@@ -450,20 +450,26 @@ impl Replay {
 
     /// Returns the keys as a call may have found them: where it is not certain whether the lock's key had expired, both. If
     /// both explain the call, the key is there, so that the next call may find either. Where the call that set its end was
-    /// held up, it may end later.
-    fn before_it(&self, keys: &Keyspace, key: &str, now: u64, blur: u64) -> Vec<Keyspace> {
+    /// held up, it may end later. Whether a renewal brings the end nearer is not certain either, if it hardly moves it.
+    fn before_it(&self, keys: &Keyspace, call: &Call, now: u64, blur: u64) -> Vec<Keyspace> {
+        let key = &call.key;
         let mut there = keys.clone();
-        there.expire(now, |name| if lock_of(name) == key { blur } else { self.blur_of(name) });
+        there.expire(now, |name| if lock_of(name) == *key { blur } else { self.blur_of(name) });
         let mut found = vec![there];
-        if keys.end(key).is_some_and(|end| end < now + blur) {
+        let Some(end) = keys.end(key) else { return found };
+        if end < now + blur {
             let mut gone = found[0].clone();
             gone.remove(key);
             found.push(gone);
         }
-        if let Some(held_up) = self.blurs.get(key).filter(|held_up| **held_up > 0) {
-            let mut later = found[0].clone();
-            later.lasts_longer(key, *held_up);
-            found.push(later);
+        let renewed = now + call.number("ttl");
+        let hardly_moves = call.operation == "renew" && end.abs_diff(renewed) <= blur;
+        let held_up = self.blurs.get(key).filter(|held_up| **held_up > 0);
+        let others = hardly_moves.then_some([renewed, renewed + 1]).into_iter().flatten();
+        for other in others.chain(held_up.map(|held_up| end + held_up)) {
+            let mut moved = found[0].clone();
+            moved.ends_at(key, other);
+            found.push(moved);
         }
         found
     }
@@ -482,7 +488,7 @@ impl Replay {
         let Some(before) = self.keys.take() else { return };
         let blur = self.blur(call);
         let now = call.at / 1000;
-        for mut keys in self.before_it(&before, &call.key, now, blur) {
+        for mut keys in self.before_it(&before, call, now, blur) {
             if !call.is_right(&keys, blur) {
                 continue;
             }
@@ -629,10 +635,10 @@ impl Call {
 
     /// Returns the moments, in µs, that the script may have read from the clock, the likeliest first: those that it wrote, the
     /// one at which the server told of it, those from which it may have counted what it wrote, and, as the server may have
-    /// been stopped before it told of it, the one at which it told of the call.
+    /// been stopped before it told of it, or its clock set forward, the one at which it told of the call.
     fn moments(&self) -> Vec<u64> {
         // Some of them are whole milliseconds.
-        let earliest = self.at.saturating_sub(HELD_UP).max(self.since.min(self.at) / 1000 * 1000);
+        let earliest = self.begins.min(self.at.saturating_sub(HELD_UP)).max(self.since.min(self.at) / 1000 * 1000);
         let is_possible = |us: &u64| (earliest..=self.at).contains(us);
         let numbers = |word: &String| {
             let digits = word.split(|c: char| !c.is_ascii_digit());

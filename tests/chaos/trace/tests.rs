@@ -515,6 +515,23 @@ fn a_release_that_was_held_up_raises_no_alarm_about_what_it_told() {
 }
 
 #[test]
+fn a_renewal_that_ends_the_lease_about_when_it_would_have_ended_tells_the_waiter_or_not() {
+    let trace = seen(None, |scene| {
+        scene.acquires(1, "", &[]);
+        let channel = "lock:job:wake:2";
+        let _waiter = scene.listener(channel);
+        scene.acquires(2, "", &[("channel", channel)]);
+        for n in 0..400 {
+            let left: i64 = cmd("PTTL").arg("lock:job").query(&mut scene.connection).unwrap();
+            let ttl = (left + n % 3 - 1).to_string();
+            scene.calls("renew", &[("token", &token(1, "")), ("ttl", &ttl), ("how", "set")]);
+        }
+    });
+    assert!(trace.faults.is_empty(), "{:?}", trace.faults);
+    assert_eq!(trace.steps, 402);
+}
+
+#[test]
 fn a_lease_that_ends_in_the_middle_of_a_request_has_not_ended_for_it() {
     let trace = seen(None, |scene| {
         scene.acquires(1, "", &[("ttl", "300")]);
@@ -604,6 +621,21 @@ fn what_another_program_wrote_may_be_older_than_the_server_told_of_it() {
     // Executed 8 ms before.
     shows(&mut replay, 1_000_010, false, "SET lock:job other PX 100");
     shows_a_grant(&mut replay, 1_000_103, 0);
+    let trace = replay.into_trace();
+    assert!(trace.faults.is_empty(), "{:?}", trace.faults);
+    assert_eq!(trace.grants.len(), 1);
+}
+
+#[test]
+fn a_clock_that_is_set_far_forward_before_the_server_tells_of_having_read_it_raises_no_alarm() {
+    let mut replay = Replay::of(false);
+    replay.begins(Keyspace::default(), 0);
+    let token = token(1, "");
+    shows_a_call(&mut replay, 1_000_000, &format!("acquire token {token} ttl 1000 mode once"));
+    shows(&mut replay, 1_004_000, true, "TIME");
+    shows(&mut replay, 1_004_000, true, "SET {lock:job}:fence 1000000070 PX 86400000");
+    shows(&mut replay, 1_004_000, true, &format!("SET lock:job {token} PX 1000"));
+    replay.ends();
     let trace = replay.into_trace();
     assert!(trace.faults.is_empty(), "{:?}", trace.faults);
     assert_eq!(trace.grants.len(), 1);
