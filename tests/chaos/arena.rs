@@ -245,7 +245,7 @@ impl Arena {
         let nodes = ground.nodes();
         let began = boot_clock();
         let mut injector = seed.branch(0);
-        let (sights, traces) = thread::scope(|scope| {
+        let ((sights, unwatched), traces) = thread::scope(|scope| {
             let (shared, everybody_left, seed, files) = (&shared, &everybody_left, &seed, files.as_ref());
             let enough = move || everybody_left.load(Ordering::Relaxed);
             // If one thread panics, the others end as well.
@@ -256,7 +256,7 @@ impl Arena {
                 (None, None) if !nodes.is_empty() => {
                     observer::watch(shared, observer::at_nodes(shared, &nodes), enough)
                 }
-                (None, None) => Vec::new(),
+                (None, None) => Default::default(),
             });
             let masters = &masters;
             let at_servers = traced.iter().map(|socket| scope.spawn(move || trace::follow(socket, masters, enough)));
@@ -295,7 +295,7 @@ impl Arena {
         let mut left: Vec<Left> = processes.into_iter().map(Left::of_nobody).collect();
         left.extend(ground.left());
         let (attempts, stamps, faults, torn) = journal.close();
-        Record { arena, names, began, ended, attempts, stamps, faults, sights, traces, voted, left, torn }
+        Record { arena, names, began, ended, attempts, stamps, faults, sights, unwatched, traces, voted, left, torn }
     }
 }
 

@@ -195,6 +195,17 @@ fn is_disturbed(record: &Record, who: Who, ended: Nanos) -> bool {
     record.faults.iter().any(is_felt)
 }
 
+/// Returns whether another attempt may have asked this one to give up before it ended.
+fn may_be_superseded(record: &Record, who: Who, ended: Nanos) -> bool {
+    let attempt = &record.attempts[who];
+    let asks = |(other, theirs): (Who, &Attempt)| {
+        let is_about_one = theirs.locks().any(|(name, _)| attempt.locks().any(|(ours, _)| ours == name));
+        let is_there = theirs.asked <= ended && theirs.ended.as_ref().is_none_or(|(at, _)| *at >= attempt.asked);
+        other != who && theirs.supersedes_holders && is_about_one && is_there
+    };
+    attempt.supersedes_holders && record.attempts.iter().enumerate().any(asks)
+}
+
 /// Finds attempts that failed without an explanation or never ended, and what was left behind.
 fn endings(record: &Record) -> Vec<Violation> {
     let mut found = Vec::new();
@@ -210,7 +221,8 @@ fn endings(record: &Record) -> Vec<Violation> {
             "0" => entered.contains(&who),
             "75" => attempt.may_be_refused,
             "124" => attempt.is_limited,
-            "129" | "130" | "143" => disturbed(),
+            "129" | "130" => disturbed(),
+            "143" => disturbed() || entered.contains(&who) && may_be_superseded(record, who, at),
             // On a busy machine the shortest leases end by themselves, and a server may be late for any.
             "69" | "76" | "137" => true,
             _ => false,

@@ -283,6 +283,7 @@ fn attempt(shared: &Shared<'_>, choice: &Choice) {
         // A script may be stopped between `acquire` and `release`.
         outlasted: choice.kind == Kind::Script || has("--at-least"),
         may_be_refused: ["-n", "-w", "--supersede", "--supersede=running", "--unless-done"].into_iter().any(has),
+        supersedes_holders: has("--supersede=running"),
         is_limited: has("--time-limit"),
         asked: boot_clock(),
         ended: None,

@@ -8,11 +8,13 @@ use std::time::Duration;
 use redis::{Connection, ConnectionAddr, IntoConnectionInfo, RedisResult};
 
 use crate::arena::Shared;
-use crate::record::{Look, Sight, Who, Whose, boot_clock};
+use crate::record::{Look, Nanos, Sight, Who, Whose, boot_clock};
 use crate::support::{lasts, record as file};
 
 /// Poll interval.
 const EVERY: Duration = Duration::from_millis(4);
+/// Between polls that are so far apart, a waiter may have had its turn: its reservation lasts no longer than the ttl.
+const FAR: Nanos = 500_000_000;
 
 pub fn connected(socket: &Path) -> RedisResult<Connection> {
     redis::Client::open(ConnectionAddr::Unix(socket.to_owned()).into_connection_info()?)?.get_connection()
@@ -24,12 +26,21 @@ type LockView = (Whose, Vec<Who>);
 /// The state of each lock of an arena at one moment, as far as it was seen; `None` if the poll failed.
 type Seen = Option<(Look, Vec<Option<LockView>>)>;
 
+/// What was seen of each lock, and from when to when nothing was.
+pub type Watched = (Vec<Sight>, Vec<(Nanos, Nanos)>);
+
 /// Polls until `enough`.
-pub fn watch(shared: &Shared<'_>, mut look: impl FnMut() -> Seen, enough: impl Fn() -> bool) -> Vec<Sight> {
+pub fn watch(shared: &Shared<'_>, mut look: impl FnMut() -> Seen, enough: impl Fn() -> bool) -> Watched {
     let mut past = Vec::new();
+    let mut gaps = Vec::new();
+    let mut last = boot_clock();
     let mut now: Vec<Option<Sight>> = shared.names.iter().map(|_| None).collect();
     while !enough() {
         let seen = look();
+        if let Some((look, _)) = &seen {
+            gaps.extend((look.after - last >= FAR).then_some((last, look.after)));
+            last = look.before;
+        }
         for (name, current) in now.iter_mut().enumerate() {
             let seen = seen.as_ref().and_then(|(look, all)| Some((look, all[name].as_ref()?)));
             let Some((look, (whose, line))) = seen else {
@@ -49,7 +60,8 @@ pub fn watch(shared: &Shared<'_>, mut look: impl FnMut() -> Seen, enough: impl F
     }
     past.extend(now.into_iter().flatten());
     past.sort_by_key(|sight| (sight.name, sight.first.before));
-    past
+    gaps.push((last, boot_clock()));
+    (past, gaps)
 }
 
 /// Polls the keys of a server.

@@ -44,6 +44,7 @@ fn attempt(shared: &Shared<'_>, connection: &mut Connection, seed: &mut Seed) ->
         dawdles: 0,
         outlasted: false,
         may_be_refused: false,
+        supersedes_holders: false,
         is_limited: false,
         asked,
         ended: None,

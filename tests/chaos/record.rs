@@ -80,6 +80,8 @@ pub struct Attempt {
     pub outlasted: bool,
     /// It may be refused the lock: it does not wait for ever, or not whatever others do.
     pub may_be_refused: bool,
+    /// It asks a holder to give up that would ask it.
+    pub supersedes_holders: bool,
     /// Its command has a time limit.
     pub is_limited: bool,
     pub asked: Nanos,
@@ -324,6 +326,8 @@ pub struct Record {
     pub faults: Vec<Fault>,
     /// In order of name, then of time.
     pub sights: Vec<Sight>,
+    /// From when to when the observer did not see a lock, where that is long.
+    pub unwatched: Vec<(Nanos, Nanos)>,
     /// What each server was seen to do.
     pub traces: Vec<Trace>,
     /// A majority of the servers grants a lock, and none of them alone.

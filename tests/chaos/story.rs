@@ -57,6 +57,8 @@ pub fn summary(record: &Record) -> String {
     }
     let _ = writeln!(text, "  faults: {faults:?}; {} lines torn by a kill", record.torn);
     let _ = writeln!(text, "  attempts ended: {ends:?}");
+    let unwatched: Nanos = record.unwatched.iter().map(|(from, to)| to - from).sum();
+    let _ = writeln!(text, "  unwatched: {} times, {:.3} s", record.unwatched.len(), seconds(unwatched));
     let mut starved: Vec<Nanos> = record.attempts.iter().map(|attempt| attempt.starved.in_all()).collect();
     starved.sort_unstable();
     let of = |thousandth: usize| starved.get(starved.len() * thousandth / 1000).map_or(0.0, |nanos| seconds(*nanos));

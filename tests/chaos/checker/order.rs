@@ -92,5 +92,7 @@ fn excused(record: &Record, sights: &[&Sight], served: &Section, since: Nanos, u
         theirs && fault.from <= until && fault.to + 4 * LATE + 2 * LATE >= since
     });
     let called = sights.iter().any(|sight| sight.whose.includes(served.who) && sight.first.before <= until);
-    struck || called
+    // A reservation came and went where nobody looked for as long as one lasts.
+    let unseen = |(from, to): &(Nanos, Nanos)| to - from >= HAS_TIME && *from <= until && *to >= since;
+    struck || called || record.unwatched.iter().any(unseen)
 }

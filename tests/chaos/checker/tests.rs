@@ -30,6 +30,7 @@ impl Scene {
             traces: Vec::new(),
             voted: false,
             sights: Vec::new(),
+            unwatched: Vec::new(),
             left: Vec::new(),
             torn: 0,
         })
@@ -49,6 +50,7 @@ impl Scene {
             dawdles: 0,
             outlasted: false,
             may_be_refused: true,
+            supersedes_holders: false,
             is_limited: false,
             asked: at(asked),
             ended: Some((at(ended), "75".into())),
@@ -487,6 +489,16 @@ fn one_that_could_not_come_may_be_overtaken() {
 }
 
 #[test]
+fn one_that_may_have_had_its_turn_unseen_may_be_overtaken() {
+    for (from, to, found) in [(401, 900, OVERTAKEN), (400, 900, &[][..]), (0, 499, OVERTAKEN), (501, 1_100, OVERTAKEN)]
+    {
+        let (mut scene, _) = overtaking(400, false);
+        scene.0.unwatched.push((at(from), at(to)));
+        scene.shows(found);
+    }
+}
+
+#[test]
 fn a_lock_that_stays_free_while_somebody_waits_is_found() {
     for (until, found) in [(3_300, &[][..]), (3_500, &["job was free for 3.000 s"])] {
         let mut scene = Scene::new();
@@ -852,4 +864,23 @@ fn an_end_for_which_there_was_no_reason_is_found() {
     ended("143", &|scene| scene.befalls(Ailment::Cancelled, On::Attempt(1), 5, 6)).shows(&["exited with 143"]);
     ended("143", &|scene| scene.befalls(Ailment::Hung, On::All, 5, 6)).shows(&[]);
     ended("143", &|scene| scene.befalls(Ailment::ScriptsForgotten, On::All, 5, 6)).shows(&["exited with 143"]);
+}
+
+#[test]
+fn a_holder_that_was_superseded_had_a_reason_to_end() {
+    let superseded = |theirs: bool, other: usize, asked: u64| {
+        let mut scene = Scene::new();
+        let who = scene.inside(100, 200, 300, 1);
+        scene.0.attempts[who].ended = Some((at(400), "143".into()));
+        let newer = scene.asks(asked, asked + 900);
+        scene.0.names.push("other".into());
+        scene.0.attempts[newer].name = other;
+        scene.0.attempts[who].supersedes_holders = true;
+        scene.0.attempts[newer].supersedes_holders = theirs;
+        scene
+    };
+    superseded(true, 0, 250).shows(&[]);
+    for scene in [superseded(false, 0, 250), superseded(true, 1, 250), superseded(true, 0, 401)] {
+        scene.shows(&["exited with 143"]);
+    }
 }
