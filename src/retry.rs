@@ -194,6 +194,14 @@ mod tests {
     }
 
     #[test]
+    fn nothing_is_asked_when_nobody_would_hear_of_it() {
+        let ask = |limit: Limit<'_>| -> Result<(), Error> {
+            Err(error(if limit.until.passed() { ErrorKind::Unanswered } else { ErrorKind::Unavailable }))
+        };
+        assert_eq!(insist(Duration::from_millis(100), ask).unwrap_err().kind, ErrorKind::Unavailable);
+    }
+
+    #[test]
     fn a_last_attempt_that_may_have_been_carried_out_leaves_that_open() {
         // On a busy machine the time may be up with the first attempt: then there was no other.
         loop {
