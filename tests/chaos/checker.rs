@@ -30,6 +30,7 @@ use std::collections::HashSet;
 
 use crate::record::{Ailment, Attempt, Client, Fault, Mode, Nanos, On, Record, Terms, Who, Word};
 
+pub use order::HAS_TIME;
 pub use overlap::most_at_once;
 pub use steps::granted;
 pub use waits::{longest as longest_wait_for_a_free_lock, standstill};

@@ -8,13 +8,12 @@ use std::time::Duration;
 use redis::{Connection, ConnectionAddr, IntoConnectionInfo, RedisResult};
 
 use crate::arena::Shared;
+use crate::checker::HAS_TIME;
 use crate::record::{Look, Nanos, Sight, Who, Whose, boot_clock};
 use crate::support::{lasts, record as file};
 
 /// Poll interval.
 const EVERY: Duration = Duration::from_millis(4);
-/// Between polls that are so far apart, a waiter may have had its turn: its reservation lasts no longer than the ttl.
-const FAR: Nanos = 500_000_000;
 
 pub fn connected(socket: &Path) -> RedisResult<Connection> {
     redis::Client::open(ConnectionAddr::Unix(socket.to_owned()).into_connection_info()?)?.get_connection()
@@ -26,7 +25,7 @@ type LockView = (Whose, Vec<Who>);
 /// The state of each lock of an arena at one moment, as far as it was seen; `None` if the poll failed.
 type Seen = Option<(Look, Vec<Option<LockView>>)>;
 
-/// What was seen of each lock, and from when to when nothing was.
+/// The sights of all locks, and the intervals in which the observer saw none for as long as a reservation may last.
 pub type Watched = (Vec<Sight>, Vec<(Nanos, Nanos)>);
 
 /// Polls until `enough`.
@@ -38,7 +37,7 @@ pub fn watch(shared: &Shared<'_>, mut look: impl FnMut() -> Seen, enough: impl F
     while !enough() {
         let seen = look();
         if let Some((look, _)) = &seen {
-            gaps.extend((look.after - last >= FAR).then_some((last, look.after)));
+            gaps.push((last, look.after));
             last = look.before;
         }
         for (name, current) in now.iter_mut().enumerate() {
@@ -61,6 +60,7 @@ pub fn watch(shared: &Shared<'_>, mut look: impl FnMut() -> Seen, enough: impl F
     past.extend(now.into_iter().flatten());
     past.sort_by_key(|sight| (sight.name, sight.first.before));
     gaps.push((last, boot_clock()));
+    gaps.retain(|(from, to)| to - from >= HAS_TIME);
     (past, gaps)
 }
 

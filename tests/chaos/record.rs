@@ -326,7 +326,7 @@ pub struct Record {
     pub faults: Vec<Fault>,
     /// In order of name, then of time.
     pub sights: Vec<Sight>,
-    /// From when to when the observer did not see a lock, where that is long.
+    /// From when to when the observer saw no lock, where that is as long as a reservation may last.
     pub unwatched: Vec<(Nanos, Nanos)>,
     /// What each server was seen to do.
     pub traces: Vec<Trace>,

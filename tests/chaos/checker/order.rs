@@ -9,7 +9,7 @@ use super::{LATE, Section, Violation};
 use crate::record::{Ailment, Nanos, On, Record, Sight, Who};
 
 /// A waiter that does not claim its reservation in time loses its turn. It has no longer than the ttl.
-const HAS_TIME: Nanos = LATE;
+pub const HAS_TIME: Nanos = LATE;
 
 pub fn check(record: &Record, sections: &[Section]) -> Vec<Violation> {
     let mut found = Vec::new();
