@@ -140,6 +140,10 @@ impl Keyspace {
         self.0.get(key)?.end
     }
 
+    pub fn has(&self, key: &str) -> bool {
+        self.0.contains_key(key)
+    }
+
     /// Returns whether a key is there that never expires.
     pub fn lasts(&self, key: &str) -> bool {
         self.0.get(key).is_some_and(|key| key.end.is_none())

@@ -483,13 +483,15 @@ impl Replay {
         }
     }
 
-    /// A request of simpler rules is over: it changed only what contains its token, or gave a fence above the last.
+    /// A request of simpler rules is over: it changed only what contains its token, or gave a fence above the last. The server
+    /// aborts it where its key has expired since the server chose to execute it here, and not to name the other node.
     fn ends_simply(&mut self, call: &Call) {
         let Some(before) = self.keys.take() else { return };
         let blur = self.blur(call);
         let now = call.at / 1000;
         for mut keys in self.before_it(&before, call, now, blur) {
-            if !call.is_right(&keys, blur) {
+            let is_aborted = call.writes.is_empty() && !keys.has(&call.key) && self.moving.contains(&call.key);
+            if !is_aborted && !call.is_right(&keys, blur) {
                 continue;
             }
             for words in &call.writes {
@@ -660,8 +662,14 @@ impl Call {
     }
 
     /// Writes into the keys what the script wrote. Returns the lock that they hold then.
+    ///
+    /// # Errors
+    /// If it cannot have found these keys: for a script the time stands still, so that it lengthens only what is there.
     fn carried_out(&self, keys: &mut Keyspace, now: u64) -> Result<Lock<Token>, String> {
         for words in &self.writes {
+            if words[0] == "PEXPIRE" && words[1] == self.key && !keys.has(&self.key) {
+                return Err("it lengthened a lock that was not there".into());
+            }
             keys.executes(&words[0].to_ascii_uppercase(), words, now)?;
         }
         if let Some(name) = COMPANIONS.iter().find(|name| keys.lasts(&companion(&self.key, name))) {

@@ -730,6 +730,64 @@ fn a_server_that_is_stopped_once_it_has_read_the_clock_raises_no_alarm_about_who
 }
 
 #[test]
+fn a_renewal_found_the_lease_that_it_lengthened() {
+    let mut replay = Replay::of(false);
+    replay.begins(Keyspace::default(), 0);
+    let (first, second) = (token(1, ":3"), token(2, ""));
+    shows_a_request(&mut replay, 1_000_000, &format!("acquire token {first} ttl 100 mode once"));
+    for words in [
+        "SET {lock:job}:fence 1000000000 PX 86400000",
+        "SET lock:job nx1:shared:1000000000 PX 100",
+        "DEL {lock:job}:shares {lock:job}:terms",
+        &format!("ZADD {{lock:job}}:shares 1000100 {first}"),
+        &format!("HSET {{lock:job}}:terms {first} 0|1000000000|1000000000|"),
+        "HSET {lock:job}:terms all 1|3:1",
+        "PEXPIRE {lock:job}:shares 10100",
+        "PEXPIRE {lock:job}:terms 10100",
+    ] {
+        shows(&mut replay, 1_000_000, true, words);
+    }
+    // It read the clock at once, and is held up before it tells of that, and again until the lease would have ended.
+    shows_a_call(&mut replay, 1_000_096, &format!("renew token {first} ttl 100 how set"));
+    shows(&mut replay, 1_000_098, true, "TIME");
+    shows(&mut replay, 1_000_098, true, "PEXPIRE {lock:job}:fence 86400000");
+    shows(&mut replay, 1_000_101, true, &format!("ZADD {{lock:job}}:shares 1000196 {first}"));
+    shows(&mut replay, 1_000_101, true, "PEXPIRE lock:job 100");
+    shows_a_request(&mut replay, 1_000_102, &format!("acquire token {second} ttl 500 mode once"));
+    shows(&mut replay, 1_000_102, true, "ZREM {lock:job}:queue ");
+    replay.ends();
+    let trace = replay.into_trace();
+    assert!(trace.faults.is_empty(), "{:?}", trace.faults);
+    assert_eq!(trace.steps, 3);
+}
+
+#[test]
+fn a_request_about_one_key_of_a_lock_that_is_moving_may_be_aborted_where_the_key_has_just_expired() {
+    // The server compiles the script for 30 ms before it begins.
+    let seen = |is_moving: bool, begins: u64| {
+        let mut replay = Replay::of(false);
+        replay.begins(Keyspace::default(), 0);
+        shows_a_grant(&mut replay, 1_000_000, 0);
+        if is_moving {
+            replay.sees(&Command {
+                at: 1_000_000_000,
+                is_in_script: false,
+                port: None,
+                words: vec!["PING".into(), format!("{LEAVES}lock:job")],
+            });
+        }
+        let request = format!("EVAL moving.lua 1 lock:job acquire token {} ttl 1000", token(1, ""));
+        shows(&mut replay, begins - 30, false, &request);
+        shows(&mut replay, begins, true, "TIME");
+        replay.ends();
+        replay.into_trace().faults
+    };
+    assert!(seen(true, 1_001_001).is_empty());
+    assert_eq!(seen(true, 1_000_500).len(), 1);
+    assert_eq!(seen(false, 1_001_001).len(), 1);
+}
+
+#[test]
 fn who_shares_a_lock_while_nothing_is_seen_may_have_the_fence_of_those_who_shared_it_before() {
     let shared = |generation: u64| {
         let mut keys = Keyspace::default();
