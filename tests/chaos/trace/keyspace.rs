@@ -168,7 +168,7 @@ impl Keyspace {
         match verb {
             "SET" => {
                 let option = |name: &str| words.iter().skip(3).position(|word| word.eq_ignore_ascii_case(name));
-                if option("NX").is_some() && self.0.contains_key(&key) {
+                if option("NX").is_some() && self.has(&key) {
                     return Ok(());
                 }
                 let end = option("PX").map(|at| now + number(word(at + 4)).unsigned_abs());

@@ -664,7 +664,8 @@ impl Call {
     /// Writes into the keys what the script wrote. Returns the lock that they hold then.
     ///
     /// # Errors
-    /// If it cannot have found these keys: for a script the time stands still, so that it lengthens only what is there.
+    /// If the script cannot have found these keys: no key expires while a script runs, so it lengthens only a lock that is
+    /// there.
     fn carried_out(&self, keys: &mut Keyspace, now: u64) -> Result<Lock<Token>, String> {
         for words in &self.writes {
             if words[0] == "PEXPIRE" && words[1] == self.key && !keys.has(&self.key) {

@@ -613,6 +613,23 @@ fn shows_a_grant(replay: &mut Replay, ms: u64, later: u64) {
     replay.ends();
 }
 
+/// Shows a replay that the first of three slots was granted for so many ms.
+fn shows_a_first_share(replay: &mut Replay, ms: u64, token: &str, ttl: u64) {
+    shows_a_request(replay, ms, &format!("acquire token {token} ttl {ttl} mode once"));
+    for words in [
+        &format!("SET {{lock:job}}:fence {ms}000 PX 86400000"),
+        &format!("SET lock:job nx1:shared:{ms}000 PX {ttl}"),
+        "DEL {lock:job}:shares {lock:job}:terms",
+        &format!("ZADD {{lock:job}}:shares {} {token}", ms + ttl),
+        &format!("HSET {{lock:job}}:terms {token} 0|{ms}000|{ms}000|"),
+        "HSET {lock:job}:terms all 1|3:1",
+        &format!("PEXPIRE {{lock:job}}:shares {}", ttl + 10_000),
+        &format!("PEXPIRE {{lock:job}}:terms {}", ttl + 10_000),
+    ] {
+        shows(replay, ms, true, words);
+    }
+}
+
 #[test]
 fn what_another_program_wrote_may_be_older_than_the_server_told_of_it() {
     let mut replay = Replay::of(false);
@@ -694,19 +711,7 @@ fn a_server_that_is_stopped_once_it_has_read_the_clock_raises_no_alarm_about_who
     let mut replay = Replay::of(false);
     replay.begins(Keyspace::default(), 0);
     let (first, second) = (token(1, ":3"), token(2, ":3"));
-    shows_a_request(&mut replay, 1_000_000, &format!("acquire token {first} ttl 300 mode once"));
-    for words in [
-        "SET {lock:job}:fence 1000000000 PX 86400000",
-        "SET lock:job nx1:shared:1000000000 PX 300",
-        "DEL {lock:job}:shares {lock:job}:terms",
-        &format!("ZADD {{lock:job}}:shares 1000300 {first}"),
-        &format!("HSET {{lock:job}}:terms {first} 0|1000000000|1000000000|"),
-        "HSET {lock:job}:terms all 1|3:1",
-        "PEXPIRE {lock:job}:shares 10300",
-        "PEXPIRE {lock:job}:terms 10300",
-    ] {
-        shows(&mut replay, 1_000_000, true, words);
-    }
+    shows_a_first_share(&mut replay, 1_000_000, &first, 300);
     shows_a_request(&mut replay, 1_000_040, &format!("acquire token {second} ttl 5000 mode once"));
     for words in [
         "SET {lock:job}:fence 1000040000 PX 86400000",
@@ -734,19 +739,7 @@ fn a_renewal_found_the_lease_that_it_lengthened() {
     let mut replay = Replay::of(false);
     replay.begins(Keyspace::default(), 0);
     let (first, second) = (token(1, ":3"), token(2, ""));
-    shows_a_request(&mut replay, 1_000_000, &format!("acquire token {first} ttl 100 mode once"));
-    for words in [
-        "SET {lock:job}:fence 1000000000 PX 86400000",
-        "SET lock:job nx1:shared:1000000000 PX 100",
-        "DEL {lock:job}:shares {lock:job}:terms",
-        &format!("ZADD {{lock:job}}:shares 1000100 {first}"),
-        &format!("HSET {{lock:job}}:terms {first} 0|1000000000|1000000000|"),
-        "HSET {lock:job}:terms all 1|3:1",
-        "PEXPIRE {lock:job}:shares 10100",
-        "PEXPIRE {lock:job}:terms 10100",
-    ] {
-        shows(&mut replay, 1_000_000, true, words);
-    }
+    shows_a_first_share(&mut replay, 1_000_000, &first, 100);
     // It read the clock at once, and is held up before it tells of that, and again until the lease would have ended.
     shows_a_call(&mut replay, 1_000_096, &format!("renew token {first} ttl 100 how set"));
     shows(&mut replay, 1_000_098, true, "TIME");
