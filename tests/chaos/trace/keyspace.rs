@@ -25,11 +25,12 @@ pub enum Content {
 }
 
 /// Commands that only read, or change no key.
-const READS: [&str; 43] = [
+const READS: [&str; 44] = [
     "TIME",
     "GET",
     "PTTL",
     "TTL",
+    "PEXPIRETIME",
     "TYPE",
     "HGET",
     "HMGET",
@@ -76,16 +77,15 @@ impl Keyspace {
     pub fn read(all: Vec<Value>) -> RedisResult<Keyspace> {
         let mut keys = BTreeMap::new();
         for part in all {
-            let (key, kind, content, left, (seconds, micros)): (String, String, Vec<String>, i64, (u64, u64)) =
-                redis::from_redis_value(part)?;
+            let (key, kind, content, end): (String, String, Vec<String>, i64) = redis::from_redis_value(part)?;
             let pairs = content.chunks(2).map(|pair| (pair[0].clone(), pair.get(1).cloned().unwrap_or_default()));
             let content = match kind.as_str() {
                 "hash" => Content::Hash(pairs.collect()),
                 "zset" => Content::Sorted(pairs.map(|(member, score)| (member, number(&score))).collect()),
                 _ => Content::Text(content.concat()),
             };
-            let end = u64::try_from(left).ok().map(|left| seconds * 1000 + micros / 1000 + left);
-            keys.insert(key, Key { content, end });
+            // One that lasts is said to expire at -1.
+            keys.insert(key, Key { content, end: u64::try_from(end).ok() });
         }
         Ok(Keyspace(keys))
     }

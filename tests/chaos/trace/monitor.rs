@@ -38,16 +38,30 @@ pub enum Next {
     Nothing,
 }
 
-/// Returns all keys with their types, contents and remaining lives, each at what time, and nothing at a replica; the second
-/// argument only marks the place. A key that is no longer of this node of a cluster counts for nothing.
+/// Returns all keys with their types, contents and when they expire, in ms, and nothing at a replica; the argument only marks
+/// the place. A key that is no longer of this node of a cluster counts for nothing. A server before 7.0 does not say when a
+/// key expires, but how long it lasts: that is added to the clock, if the server was not held up between the two.
 const SNAPSHOT: &str = "local all = {} \
+    local function now() \
+      local time = redis.call('TIME') \
+      return time[1] * 1000000 + time[2] \
+    end \
+    local function expires(key) \
+      local at = redis.pcall('PEXPIRETIME', key) \
+      while type(at) ~= 'number' do \
+        local began = now() \
+        local left = redis.call('PTTL', key) \
+        if now() - began < 1000 then at = left < 0 and left or math.floor(began / 1000) + left end \
+      end \
+      return at \
+    end \
     if string.find(redis.call('INFO', 'replication'), 'role:slave', 1, true) then return false end \
     for _, key in ipairs(redis.call('KEYS', '*')) do \
       local kind = redis.pcall('TYPE', key).ok \
       local content = kind == 'string' and { redis.call('GET', key) } \
         or kind == 'hash' and redis.call('HGETALL', key) \
         or kind == 'zset' and redis.call('ZRANGE', key, 0, -1, 'WITHSCORES') or {} \
-      if kind then all[#all + 1] = { key, kind, content, redis.call('PTTL', key), redis.call('TIME') } end \
+      if kind then all[#all + 1] = { key, kind, content, expires(key) } end \
     end return all";
 
 /// How long to wait for a line before the caller may look whether it is time to stop.
@@ -233,7 +247,12 @@ fn unquoted(text: &str) -> Option<Vec<String>> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::thread;
+
     use super::*;
+    use crate::support::Redis;
 
     #[test]
     fn a_line_of_the_server_is_read_as_it_was_executed() {
@@ -246,5 +265,35 @@ mod tests {
         let command = Command::read("+1764000000.000123 [0 127.0.0.1:50000] \"GET\" \"\"\r\n").unwrap();
         assert_eq!(command.port, Some(50_000));
         assert!(Command::read("+OK\r\n").is_none());
+    }
+
+    #[test]
+    fn a_snapshot_says_when_each_key_expires_though_the_server_is_held_up_in_the_middle_of_it() {
+        let redis = Redis::start();
+        redis.leave_as_it_is();
+        let mut connection = connected(&redis.socket()).unwrap();
+        let (seconds, _): (u64, u64) = cmd("TIME").query(&mut connection).unwrap();
+        let end = (seconds + 3600) * 1000;
+        let mut sets = redis::pipe();
+        (0..500).for_each(|n| _ = sets.cmd("SET").arg(n).arg("").arg("PXAT").arg(end).ignore());
+        sets.exec(&mut connection).unwrap();
+        let is_over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                for _ in 0..60 {
+                    redis.hang();
+                    lasts(Duration::from_millis(15));
+                    redis.resume();
+                    lasts(Duration::from_millis(7));
+                }
+                is_over.store(true, Ordering::Relaxed);
+            });
+            while !is_over.load(Ordering::Relaxed) {
+                let all: Vec<Value> = cmd("EVAL").arg(SNAPSHOT).arg(0).query(&mut connection).unwrap();
+                let keys = Keyspace::read(all).unwrap();
+                let ends: BTreeSet<u64> = (0..500).filter_map(|n| keys.end(&n.to_string())).collect();
+                assert!(ends.iter().all(|said| said.abs_diff(end) <= 1), "{ends:?}, not {end}");
+            }
+        });
     }
 }
