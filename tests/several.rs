@@ -256,8 +256,8 @@ fn many_are_had_from_a_server_that_is_far_away_and_given_back() {
 #[test]
 fn many_are_renewed_at_a_server_that_is_far_away() {
     let redis = Redis::start();
-    let proxy = Proxy::to(&redis, |_| Fate::Slow(Duration::from_millis(150)));
-    let names: Vec<String> = (2..=16).map(|n| format!("n{n}")).collect();
+    let proxy = Proxy::to(&redis, |_| Fate::Slow(Duration::from_millis(300)));
+    let names: Vec<String> = (2..=8).map(|n| format!("n{n}")).collect();
     let also = names.iter().flat_map(|name| ["--also", name]);
     let words = ["run", "n1", "--ttl", "12s"].into_iter().chain(also).chain(["-c", "echo up; sleep 8; echo ran"]);
     let mut holder = proxy.nxlock(words).start();
