@@ -239,19 +239,36 @@ impl Redis {
         self.ask(&["PTTL", key])
     }
 
+    /// A function of Lua: when a key expires, in ms by the clock of the server; -1 if it does not, and -2 if it is not
+    /// there. A server before 7.0 does not say it, but how long the key lasts: that is added to the clock, if the server was
+    /// not held up between the two.
+    pub const EXPIRES: &str = "
+        local function now()
+          local time = redis.call('TIME')
+          return time[1] * 1000000 + time[2]
+        end
+        local function expires(key)
+          local at = redis.pcall('PEXPIRETIME', key)
+          while type(at) ~= 'number' do
+            local began = now()
+            local left = redis.call('PTTL', key)
+            if now() - began < 1000 then at = left < 0 and left or math.floor(began / 1000) + left end
+          end
+          return at
+        end";
+
+    /// Returns when a key expires, as `EXPIRES` does.
+    pub fn expires(&self, key: &str) -> i64 {
+        self.ask(&["EVAL", &format!("{} return expires(KEYS[1])", Redis::EXPIRES), "1", key])
+    }
+
     /// Waits until the end of a key has been put off.
     #[track_caller]
     pub fn sees_a_renewal(&self, key: &str) {
-        // In ms, by the clock of the server; -1 if it does not end, and -2 if it is not there. What is left of a lease now
-        // and what was left before do not tell.
-        let ends = || -> i64 {
-            let script = "local now, left = redis.call('TIME'), redis.call('PTTL', KEYS[1])
-                return left < 0 and left or now[1] * 1000 + math.floor(now[2] / 1000) + left";
-            self.ask(&["EVAL", script, "1", key])
-        };
-        let end = ends();
-        // The two times of a script may differ in their last ms.
-        eventually("it is renewed", || ends() > end + 10);
+        // What is left of a lease now and what was left before do not tell.
+        let end = self.expires(key);
+        // Of a server before 7.0, it may differ in its last ms.
+        eventually("it is renewed", || self.expires(key) > end + 10);
     }
 
     /// Waits for a renewal, and not until one is due: this halves what is left of the lease, the server tells the holder

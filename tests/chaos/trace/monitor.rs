@@ -7,11 +7,11 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use redis::{Connection, Value, cmd};
+use redis::{Connection, RedisResult, Value, cmd};
 
 use super::keyspace::Keyspace;
 use crate::observer::connected;
-use crate::support::lasts;
+use crate::support::{Redis, lasts};
 
 /// A command, as the server executed it.
 #[derive(Clone, Debug)]
@@ -39,22 +39,8 @@ pub enum Next {
 }
 
 /// Returns all keys with their types, contents and when they expire, in ms, and nothing at a replica; the argument only marks
-/// the place. A key that is no longer of this node of a cluster counts for nothing. A server before 7.0 does not say when a
-/// key expires, but how long it lasts: that is added to the clock, if the server was not held up between the two.
+/// the place. A key that is no longer of this node of a cluster counts for nothing.
 const SNAPSHOT: &str = "local all = {} \
-    local function now() \
-      local time = redis.call('TIME') \
-      return time[1] * 1000000 + time[2] \
-    end \
-    local function expires(key) \
-      local at = redis.pcall('PEXPIRETIME', key) \
-      while type(at) ~= 'number' do \
-        local began = now() \
-        local left = redis.call('PTTL', key) \
-        if now() - began < 1000 then at = left < 0 and left or math.floor(began / 1000) + left end \
-      end \
-      return at \
-    end \
     if string.find(redis.call('INFO', 'replication'), 'role:slave', 1, true) then return false end \
     for _, key in ipairs(redis.call('KEYS', '*')) do \
       local kind = redis.pcall('TYPE', key).ok \
@@ -171,9 +157,9 @@ impl Monitor {
         let keys = self.asks.take().map_or_else(|| connected(&self.socket), Ok).and_then(|mut connection| {
             // A node of a cluster shows keys that are arriving only then. Others refuse it.
             let _ = cmd("ASKING").exec(&mut connection);
-            let all: Option<Vec<Value>> = cmd("EVAL").arg(SNAPSHOT).arg(0).arg(&mark).query(&mut connection)?;
+            let keys = keyspace(&mut connection, &mark)?;
             self.asks = Some(connection);
-            all.map(Keyspace::read).transpose()
+            Ok(keys)
         });
         // It may be hung, or loading, or gone.
         let is_taken = keys.is_ok();
@@ -183,6 +169,13 @@ impl Monitor {
         }
         is_taken
     }
+}
+
+/// Returns all keys of a server; none of a replica.
+fn keyspace(connection: &mut Connection, mark: &str) -> RedisResult<Option<Keyspace>> {
+    let script = format!("{} {SNAPSHOT}", Redis::EXPIRES);
+    let all: Option<Vec<Value>> = cmd("EVAL").arg(script).arg(0).arg(mark).query(connection)?;
+    all.map(Keyspace::read).transpose()
 }
 
 /// Returns whether a server has sent, to all who are told what it executes, what it has executed so far: it may answer a
@@ -252,7 +245,6 @@ mod tests {
     use std::thread;
 
     use super::*;
-    use crate::support::Redis;
 
     #[test]
     fn a_line_of_the_server_is_read_as_it_was_executed() {
@@ -289,8 +281,7 @@ mod tests {
                 is_over.store(true, Ordering::Relaxed);
             });
             while !is_over.load(Ordering::Relaxed) {
-                let all: Vec<Value> = cmd("EVAL").arg(SNAPSHOT).arg(0).query(&mut connection).unwrap();
-                let keys = Keyspace::read(all).unwrap();
+                let keys = keyspace(&mut connection, "").unwrap().unwrap();
                 let ends: BTreeSet<u64> = (0..500).filter_map(|n| keys.end(&n.to_string())).collect();
                 assert!(ends.iter().all(|said| said.abs_diff(end) <= 1), "{ends:?}, not {end}");
             }
