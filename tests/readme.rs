@@ -151,6 +151,12 @@ fn its_first_command_holds_a_lock() {
     assert!(done.text().ends_with("I hold the lock\n"), "{}", done.both());
 }
 
+/// A refusal that took longer than 100 ms says so, as on a busy machine.
+fn without_the_wait(printed: &str) -> String {
+    let line = |line: &str| line.rsplit_once(", waited ").map_or(line, |(before, _)| before).to_owned() + "\n";
+    printed.lines().map(line).collect()
+}
+
 #[test]
 fn two_people_deploy() {
     let [alice, bob] = under("Ten seconds of it", "console");
@@ -161,7 +167,7 @@ fn two_people_deploy() {
     let mut deploying = shell(&redis, directory.path(), &script).start();
     deploying.line("deploying");
     let (refused, said) = transcript(&bob);
-    reads_alike(&said, &at_a_terminal(&redis, directory.path(), &refused, 0));
+    reads_alike(&said, &without_the_wait(&at_a_terminal(&redis, directory.path(), &refused, 0)));
     assert_eq!(ran(directory.path()), "");
     fs::write(directory.path().join("go"), "").unwrap();
     reads_alike(&printed, &deploying.finish().exits(0).text());
