@@ -1,5 +1,7 @@
 //! Several locks at once in a Redis server: what they cost, what is left of them, and what faults do to them.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
@@ -265,6 +267,25 @@ fn many_are_renewed_at_a_server_that_is_far_away() {
     holder.line("up");
     holder.line("ran");
     holder.finish().exits(0).says_nothing();
+}
+
+/// Behind the first renewal the server is asked to tell of changes, and the lock is renewed again.
+#[test]
+fn a_renewal_that_had_its_reply_counts_whatever_becomes_of_the_next() {
+    let redis = Redis::start();
+    let is_asked = AtomicBool::new(false);
+    let was_swallowed = Arc::new(AtomicBool::new(false));
+    let is_swallowed = Arc::clone(&was_swallowed);
+    let proxy = Proxy::by_command(&redis, move |_, command| {
+        if command.starts_with("CLIENT TRACKING") {
+            is_asked.store(true, Ordering::SeqCst);
+        }
+        let comes_next = command.starts_with("EVALSHA renew ") && is_asked.load(Ordering::SeqCst);
+        if comes_next && !is_swallowed.swap(true, Ordering::SeqCst) { Fate::ReplySwallowed } else { Fate::Delivered }
+    });
+    let words = ["run", "a", "--also", "b", "-c", "echo up; sleep 5; echo ran"];
+    proxy.nxlock(words).run().exits(0).prints("up\nran\n").says_nothing();
+    assert!(was_swallowed.load(Ordering::SeqCst), "{:?}", proxy.commands());
 }
 
 /// Acquires so many locks at a server 250 ms away, and leaves them to a keeper; returns the way to the server, and the token

@@ -250,8 +250,11 @@ impl Several {
             && store.listen(part, limit)
             && !limit.until.passed()
         {
-            asked = Moment::now();
-            renewed = store.renew(part, ttl, limit)?;
+            let again = Moment::now();
+            // Without a reply in the time that is left, what the first one said still holds.
+            if let Ok(reply) = store.renew(part, ttl, limit) {
+                (asked, renewed) = (again, reply);
+            }
         }
         if let Renewed::Kept(kept) = &renewed {
             one.until = Some(kept.until);
