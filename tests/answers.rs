@@ -261,7 +261,6 @@ fn a_damaged_queue_takes_no_lock_from_its_holder_and_hides_no_other() {
         redis.nxlock(["acquire", "another", "--ttl", "1m"]).run().exits(0);
         let side = format!("{{lock:job}}:{part}");
         let holder = Turn::had(&redis, &["-t", "1m"]);
-        redis.ask::<()>(&["DEL", &side]);
         redis.put(&side, b"something else's", None);
         let rows = redis.nxlock(["--json", "status"]).run().exits(0).json();
         let row = |name: &str| rows.as_array().unwrap().iter().find(|row| row["name"] == name).unwrap();

@@ -119,7 +119,6 @@ fn a_share_that_has_ended_holds_nothing() {
 fn a_shares_key_of_another_type_leaves_unknown_whether_the_script_has_one() {
     let redis = Redis::start();
     let token = redis.nxlock(["acquire", "job", "--shared", "--ttl", "1h"]).run().exits(0).token();
-    redis.delete(SHARES);
     redis.put(SHARES, b"another's", Some(60_000));
     for options in [&["-n"][..], &["-w", "1h"], &["--slots", "2"], &["--setnx-compat"]] {
         let call = redis.nxlock([&["run", "job"], options, &["--", "echo", "ran"]].concat());

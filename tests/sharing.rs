@@ -150,7 +150,6 @@ fn without_its_terms_holders_go_on_and_nobody_joins() {
 fn a_terms_key_of_another_type_keeps_newcomers_out_and_every_share_is_given_back() {
     let redis = Redis::start();
     let pair = [Turn::had(&redis, &PAIR), Turn::had(&redis, &PAIR)];
-    redis.delete(TERMS);
     redis.put(TERMS, b"another's", None);
     let refused = redis.nxlock(["run", "job", "--slots", "2", "-n", "true"]).run().exits(78);
     refused.says("{lock:job}:terms is a key of another type").says("delete it");
@@ -170,7 +169,6 @@ fn a_terms_key_of_another_type_keeps_newcomers_out_and_every_share_is_given_back
 fn a_shares_key_of_another_type_is_named_wherever_it_is_in_the_way() {
     let redis = Redis::start();
     let holder = Turn::had(&redis, &PAIR);
-    redis.delete(SHARES);
     redis.put(SHARES, b"another's", None);
     let named = "{lock:job}:shares is a key of another type";
     redis.nxlock(["run", "job", "--slots", "2", "-n", "true"]).run().exits(78).says(named);

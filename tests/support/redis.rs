@@ -217,7 +217,8 @@ impl Redis {
         redis::Client::open(info(&self.socket(), self.password.as_deref()))?.get_connection()
     }
 
-    /// Sets a key to an exact value, of any bytes, with an optional expiry.
+    /// Sets a key to an exact value, of any bytes, with an optional expiry. Replaces what it is, of any type, in one step:
+    /// a holder never sees it gone.
     pub fn put(&self, key: &str, value: &[u8], ttl_ms: Option<u64>) {
         let mut set = redis::cmd("SET");
         set.arg(key).arg(value);
