@@ -5,16 +5,16 @@ use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{Seek, SeekFrom, Write};
 use std::os::unix::fs::FileExt;
-use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use nix::sys::prctl;
-use nix::sys::signal::{SigHandler, Signal, kill, signal};
-use nix::unistd::{Pid, setsid};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::Value;
 
+use super::launcher::launched;
 use super::{eventually_some, now, send};
 
 /// Returns the path of the binary under test.
@@ -39,7 +39,7 @@ impl Nxlock {
     pub fn by<I: IntoIterator<Item: Into<OsString>>>(program: &str, args: I) -> Nxlock {
         static CALLS: AtomicU32 = AtomicU32::new(0);
         let mark = format!("{}-{}", std::process::id(), CALLS.fetch_add(1, Ordering::Relaxed));
-        let mut command = Command::new(program);
+        let mut command = launched(program);
         command.args(args.into_iter().map(Into::into)).env_clear().env("PATH", path()).env(MARK, &mark);
         command.stdin(Stdio::null());
         Nxlock { command, mark, stdout: None, stderr: None }
@@ -53,8 +53,8 @@ impl Nxlock {
     /// Wraps the call in a program that executes it, as nice(1) does. To be called before stdin is set.
     pub fn under<I: IntoIterator<Item: Into<OsString>>>(self, words: I) -> Nxlock {
         let mut words = words.into_iter().map(Into::into);
-        let mut command = Command::new(words.next().expect("a program"));
-        command.args(words).arg(self.command.get_program()).args(self.command.get_args());
+        let mut command = launched(words.next().expect("a program"));
+        command.args(words).args(self.command.get_args());
         let named = self.command.get_envs().filter_map(|(name, value)| Some((name, value?)));
         command.env_clear().envs(named).stdin(Stdio::null());
         Nxlock { command, ..self }
@@ -96,14 +96,6 @@ impl Nxlock {
         let copy = |file: &File| Stdio::from(file.try_clone().expect("another descriptor"));
         self.command.stdout(self.stdout.take().unwrap_or_else(|| copy(&stdout)));
         self.command.stderr(self.stderr.take().unwrap_or_else(|| copy(&stderr)));
-        // SAFETY: setsid(2), sigaction(2) and prctl(2) are async-signal-safe.
-        unsafe {
-            self.command.pre_exec(|| {
-                setsid()?;
-                hear_signals()?;
-                Ok(prctl::set_pdeathsig(Signal::SIGKILL)?)
-            });
-        }
         let began = now();
         let child = self.command.spawn().expect("it starts");
         Running { child, mark: self.mark, stdout, stderr, began, status: None }
@@ -370,14 +362,4 @@ impl Done {
     pub fn both(&self) -> String {
         format!("--- stdout\n{}\n--- stderr\n{}", self.text(), self.stderr)
     }
-}
-
-/// Resets the signals that the tests may have inherited as ignored: nohup(1) ignores HUP, and a shell without job
-/// control ignores INT and QUIT for its background jobs.
-pub fn hear_signals() -> nix::Result<()> {
-    for number in [Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTERM, Signal::SIGUSR1, Signal::SIGUSR2] {
-        // SAFETY: SIG_DFL runs no code of ours.
-        unsafe { signal(number, SigHandler::SigDfl) }?;
-    }
-    Ok(())
 }

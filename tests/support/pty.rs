@@ -10,11 +10,9 @@ use std::process::{Child, ExitStatus, Stdio};
 use nix::fcntl::OFlag;
 use nix::libc;
 use nix::pty::{PtyMaster, grantpt, posix_openpt, ptsname_r, unlockpt};
-use nix::sys::prctl;
 use nix::sys::signal::Signal;
 use nix::unistd::setsid;
 
-use super::hear_signals;
 use super::nxlock::clear_away;
 use super::{LIMIT, Nxlock, now, pause};
 
@@ -47,15 +45,14 @@ impl Terminal {
         let copy = || Stdio::from(slave.try_clone().expect("another descriptor"));
         call.command.stdin(copy()).stdout(copy()).stderr(copy()).env("TERM", "xterm");
         let mark = call.mark();
-        // SAFETY: setsid(2), sigaction(2), ioctl(2) and prctl(2) are async-signal-safe.
+        // SAFETY: setsid(2) and ioctl(2) are async-signal-safe.
         unsafe {
             call.command.pre_exec(|| {
                 setsid()?;
-                hear_signals()?;
                 if libc::ioctl(0, libc::TIOCSCTTY, 0) != 0 {
                     return Err(std::io::Error::last_os_error());
                 }
-                Ok(prctl::set_pdeathsig(Signal::SIGKILL)?)
+                Ok(())
             });
         }
         let child = call.command.spawn().expect("it starts");

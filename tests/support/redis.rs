@@ -3,14 +3,12 @@
 use std::fmt;
 use std::io;
 use std::net::TcpListener;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use nix::sys::prctl;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use redis::{Connection, ConnectionAddr, FromRedisValue, IntoConnectionInfo, RedisConnectionInfo, RedisResult};
@@ -18,6 +16,7 @@ use tempfile::TempDir;
 
 use super::clock::Clock;
 use super::lasting::Swept;
+use super::launcher::{NOT_FOUND, launched};
 use super::{Nxlock, eventually, eventually_some, now, pause, state_of};
 
 /// Listens on a Unix socket in a directory of its own, and on a TCP port if asked to. Killed when dropped; it must
@@ -119,7 +118,7 @@ impl Redis {
     }
 
     fn boot(&mut self) -> io::Result<()> {
-        let mut command = Command::new("redis-server");
+        let mut command = launched("redis-server");
         if let Some(file) = &self.configuration {
             command.arg(file).arg("--sentinel");
         } else {
@@ -132,21 +131,18 @@ impl Redis {
             command.envs(clock.environment());
         }
         command.args(&self.options).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        // SAFETY: prctl(2) is async-signal-safe.
-        unsafe { command.pre_exec(|| Ok(prctl::set_pdeathsig(Signal::SIGKILL)?)) };
-        let child = command.spawn().unwrap_or_else(|error| match error.kind() {
-            io::ErrorKind::NotFound => panic!(
-                "redis-server is not installed, and these tests need it: `apt-get install redis-server` \
-                 (Debian, Ubuntu), `dnf install redis` (Fedora), `apk add redis` (Alpine)"
-            ),
-            _ => panic!("redis-server cannot be started: {error}"),
-        });
+        let child = command.spawn().expect("the launcher starts");
         let child = self.process.insert(child);
         let socket = self.directory.path().join("s");
         let info = info(&socket, None);
         let began = now();
         loop {
             if let Some(status) = child.try_wait()? {
+                assert!(
+                    status.code() != Some(NOT_FOUND),
+                    "redis-server is not installed, and these tests need it: `apt-get install redis-server` \
+                     (Debian, Ubuntu), `dnf install redis` (Fedora), `apk add redis` (Alpine)"
+                );
                 return Err(io::Error::other(format!("redis-server ended: {status}")));
             }
             // Any reply will do: the server may require a password, or be loading.
