@@ -5,6 +5,7 @@ mod authority;
 pub mod certificates;
 pub mod clock;
 mod cluster;
+mod compiler;
 mod job;
 pub mod lasting;
 mod launcher;

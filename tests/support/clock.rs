@@ -4,10 +4,10 @@
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, UNIX_EPOCH};
 
+use super::compiler::compiled;
 use super::wall;
 
 pub struct Clock {
@@ -20,10 +20,8 @@ pub struct Clock {
 impl Clock {
     /// Creates a clock that is fast by so many parts per million.
     pub fn in_directory(directory: &Path, fast: i64) -> Clock {
-        let (source, library, page) = (directory.join("clock.c"), directory.join("clock.so"), directory.join("clock"));
-        fs::write(&source, include_str!("clock.c")).expect("written");
-        let built = Command::new("cc").args(["-shared", "-fPIC", "-O1", "-o"]).args([&library, &source]).status();
-        assert!(built.is_ok_and(|status| status.success()), "a server's clock needs a C compiler, as Rust does: cc");
+        let library = compiled(directory, "clock.so", include_str!("clock.c"), &["-shared", "-fPIC"]);
+        let page = directory.join("clock");
         let origin = wall().duration_since(UNIX_EPOCH).expect("after 1970").as_micros();
         let origin = i64::try_from(origin).expect("it fits");
         let numbers: Vec<u8> = [origin, fast, 0].into_iter().flat_map(i64::to_ne_bytes).collect();

@@ -9,7 +9,7 @@
 int main(int argc, char **argv) {
     // nohup(1) ignores HUP, and a shell without job control INT and QUIT for its background jobs.
     const int reset[] = {SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
-    // Who has opened a terminal has a session already.
+    // This fails where the caller has begun a session already, for a terminal of its own.
     setsid();
     for (unsigned i = 0; i < sizeof reset / sizeof *reset; i++) {
         signal(reset[i], SIG_DFL);

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::sync::LazyLock;
 
+use super::compiler::compiled;
 use super::lasting::Swept;
 
 /// The status of the launcher if there is no such program.
@@ -15,10 +16,7 @@ pub const NOT_FOUND: i32 = 127;
 pub fn launched(program: impl AsRef<OsStr>) -> Command {
     static LAUNCHER: LazyLock<(PathBuf, Swept)> = LazyLock::new(|| {
         let place = Swept::make("nxl");
-        let (source, program) = (place.path().join("launcher.c"), place.path().join("launcher"));
-        std::fs::write(&source, include_str!("launcher.c")).expect("written");
-        let built = Command::new("cc").args(["-static", "-O1", "-o"]).args([&program, &source]).status();
-        assert!(built.is_ok_and(|status| status.success()), "the tests need a C compiler, as Rust does: cc");
+        let program = compiled(place.path(), "launcher", include_str!("launcher.c"), &["-static"]);
         (program, place)
     });
     let mut command = Command::new(&LAUNCHER.0);

@@ -262,7 +262,7 @@ impl Redis {
     /// Waits until the end of a key has been put off.
     #[track_caller]
     pub fn sees_a_renewal(&self, key: &str) {
-        // What is left of a lease now and what was left before do not tell.
+        // PTTL, asked twice, does not show a renewal: time passes between the two.
         let end = self.expires(key);
         // Of a server before 7.0, it may differ in its last ms.
         eventually("it is renewed", || self.expires(key) > end + 10);
