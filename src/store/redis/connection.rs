@@ -65,8 +65,8 @@ fn is_of_a_closed(error: &io::Error) -> bool {
 
 /// More bytes than any value has.
 const LONGEST: usize = 16 << 20;
-/// Bytes read without checking the deadline. A server that always has more to send would never let the connection check
-/// it.
+/// Bytes read without checking the limit. A server that always has more to send would never let the connection wait, and
+/// so check it.
 const UNTIMED: usize = 1 << 20;
 /// Bytes that are read at once.
 const PIECE: usize = 8192;
@@ -389,8 +389,13 @@ impl Connection {
         if self.received.len() >= LONGEST {
             return Err(Fault::Garbled("its reply is too long".into()));
         }
-        if *read > UNTIMED && limit.until.passed() {
-            return Err(Fault::TimeUp);
+        if *read > UNTIMED {
+            if limit.is_cancelled() {
+                return Err(Fault::Cancelled);
+            }
+            if limit.until.passed() {
+                return Err(Fault::TimeUp);
+            }
         }
         let mut piece = [0; PIECE];
         loop {
@@ -491,20 +496,25 @@ mod tests {
 
     use super::*;
 
-    /// Returns the fault of a reply that begins like this and does not end.
-    fn endless(beginning: &'static [u8], limit: Duration) -> Fault {
+    /// Returns the fault of a reply that begins like this, and goes on with this without end, and how many bytes were sent.
+    fn endless(beginning: &[u8], rest: &[u8], limit: Limit<'_>) -> (Fault, usize) {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         ours.set_nonblocking(true).unwrap();
+        let rest = rest.repeat((1 << 14) / rest.len());
+        theirs.write_all(&[beginning, &rest].concat()).unwrap();
+        let (is_ahead, waits) = std::sync::mpsc::channel();
         let talker = thread::spawn(move || {
-            let begun = theirs.write_all(beginning);
-            begun.and_then(|()| (0..).try_for_each(|_| theirs.write_all(&[b'x'; 1 << 16])))
+            theirs.write_all(&rest).unwrap();
+            is_ahead.send(()).unwrap();
+            let sent = (2..).find(|_| theirs.write_all(&rest).is_err()).unwrap();
+            sent * rest.len()
         });
+        waits.recv().unwrap();
         let peer = Endpoint { address: Address::Unix("s".into()), session: Session::default() };
         let mut connection = Connection::of(peer, Stream::Unix(ours));
-        let fault = connection.receive(Limit::until(Moment::now() + limit)).unwrap_err();
+        let fault = connection.receive(limit).unwrap_err();
         drop(connection);
-        assert!(talker.join().unwrap().is_err());
-        fault
+        (fault, talker.join().unwrap())
     }
 
     /// Returns a connection on which this has come, and will be sent.
@@ -595,9 +605,18 @@ mod tests {
 
     #[test]
     fn a_reply_without_end_is_given_up() {
-        let fault = endless(b"$9000000000000000000\r\n", Duration::from_secs(60));
+        let (fault, _) = endless(b"$9000000000000000000\r\n", b"x", soon());
         assert!(matches!(fault, Fault::Garbled(_)), "{fault:?}");
-        let fault = endless(b"+", Duration::ZERO);
+        let (fault, _) = endless(b"+", b"x", Limit::until(Moment::now()));
         assert!(matches!(fault, Fault::TimeUp), "{fault:?}");
+    }
+
+    #[test]
+    fn messages_without_end_before_a_reply_hide_no_cancellation() {
+        let (cancelled, _) = UnixStream::pair().unwrap();
+        let cancel = [Some(cancelled.as_fd())];
+        let (fault, sent) = endless(b"", LOST.as_bytes(), Limit { cancel: &cancel, ..soon() });
+        // A part of it may be in the kernel's buffers.
+        assert!(matches!(fault, Fault::Cancelled) && sent < 4 * UNTIMED, "{fault:?} after {sent} bytes");
     }
 }
