@@ -113,12 +113,19 @@ pub fn replace_file(path: &Path, text: impl AsRef<[u8]>) {
     fs::rename(new, path).expect("in place of the old one");
 }
 
-/// Returns the state of a process, proc_pid_stat(5): `R`, `S`, `T` for stopped. `None` if it is gone; a zombie counts
-/// as gone.
+/// Returns the state of a process, proc_pid_status(5): `R`, `S`, `T` for stopped. `None` if it is gone; a zombie counts
+/// as gone. A process whose main thread has ended or is stopped goes on in its other threads, if they have not yet: they
+/// have its files open, and may write to them.
 pub fn state_of(pid: i32) -> Option<char> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    let state = stat.rsplit_once(')')?.1.trim_start().chars().next()?;
-    (!matches!(state, 'Z' | 'X')).then_some(state)
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).ok()?;
+    let state = |thread: PathBuf| {
+        let status = fs::read_to_string(thread.join("status")).ok()?;
+        status.lines().find_map(|line| line.strip_prefix("State:"))?.trim_start().chars().next()
+    };
+    let states = threads.filter_map(|thread| state(thread.ok()?.path()));
+    // The main thread is the first.
+    let states: Vec<char> = states.filter(|state| !matches!(state, 'Z' | 'X')).collect();
+    states.iter().find(|state| **state != 'T').or(states.first()).copied()
 }
 
 /// Sends a signal to a process, or to the group of a negative number.
