@@ -7,7 +7,7 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use crate::support::turns::queue_of;
+use crate::support::turns::{Turn, queue_of};
 use crate::support::{
     Authority, Cluster, Fate, Five, Local, Proxy, Redis, Running, eventually, eventually_some, freeze, lasts, text_of,
 };
@@ -284,7 +284,8 @@ fn a_renewal_that_had_its_reply_counts_whatever_becomes_of_the_next() {
         if comes_next && !is_swallowed.swap(true, Ordering::SeqCst) { Fate::ReplySwallowed } else { Fate::Delivered }
     });
     let words = ["run", "a", "--also", "b", "-c", "echo up; sleep 5; echo ran"];
-    proxy.nxlock(words).run().exits(0).prints("up\nran\n").says_nothing();
+    let holder = Turn::once("it runs", || proxy.nxlock(words), |holder| holder.running.stdout().contains("up"));
+    holder.finish().exits(0).prints("up\nran\n").says_nothing();
     assert!(was_swallowed.load(Ordering::SeqCst), "{:?}", proxy.commands());
 }
 

@@ -32,11 +32,14 @@ fn a_limit_that_took_kill_is_124_too() {
     let log = redis.directory().join("log");
     let options = ["run", "job", "--time-limit", "300ms", "--kill-after", "300ms", "-c", DEAF];
     let mut running = redis.nxlock(options).env("LOG", &log).start();
+    running.says("the time limit is reached");
+    let told = now();
     eventually("it ends", || running.has_ended());
-    assert_eq!(running.descendants(), [0; 0]);
-    let done = running.finish().exits(124);
+    let took = told.elapsed();
     // By default, KILL comes five seconds after TERM.
-    assert!(done.took < Duration::from_secs(5), "{:?}", done.took);
+    assert!(took < Duration::from_secs(5), "{took:?}");
+    assert_eq!(running.descendants(), [0; 0]);
+    running.finish().exits(124);
 }
 
 #[test]

@@ -12,7 +12,7 @@ use nix::unistd::{ForkResult, Gid, Pid, fork, getpid, setgid, setgroups, setuid}
 
 use super::{LONG, Script, hands_over};
 use crate::support::turns::{Turn, is_free};
-use crate::support::{Redis, eventually, we_are_root};
+use crate::support::{Redis, eventually, now, we_are_root};
 
 /// What a stranger does with its connections.
 #[derive(Clone, Copy, Debug)]
@@ -234,12 +234,13 @@ fn strangers_cost_a_keeper_next_to_nothing() {
     let redis = Redis::start();
     let script = Script::holding(&redis, LONG);
     let strangers = Strangers::calling(script.keeper, Habit::Spins);
-    let (mine, theirs) = (ticks(script.keeper), strangers.ticks());
-    // Measured in the strangers' CPU time, which does not advance while other processes run.
+    let (began, mine, theirs) = (now(), ticks(script.keeper), strangers.ticks());
     eventually("they have called for long enough", || strangers.ticks() - theirs >= 100);
     let used = ticks(script.keeper) - mine;
     let theirs = strangers.ticks() - theirs;
-    assert!(used * 4 <= theirs, "{used} ticks against {theirs}");
+    // It pauses by the clock, and on a busy machine that goes on while the strangers have no processor.
+    let went_by = u64::try_from(began.elapsed().as_millis()).expect("it is short") / 10;
+    assert!(used * 4 <= theirs.max(went_by), "{used} ticks against {theirs} in {went_by}");
     script.goes_on_to("");
     script.keeper_ends();
     script.ends_untold();
