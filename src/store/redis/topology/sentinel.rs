@@ -309,8 +309,10 @@ impl Sentinels {
         let hedge = began + HEDGE;
         let half = share(limit, 1).until;
         loop {
-            // Each moment is looked at once: one that passes meanwhile ends the wait below at once.
+            // Each moment is looked at once: one that passes meanwhile ends the wait below at once. What has come before it
+            // passes is read before it counts.
             let [is_over, is_hedged, is_half_over] = [limit.until, hedge, half].map(Moment::passed);
+            self.read(&questions, limit, &mut votes, &mut failures);
             let verdict = self.judged(peer, &votes, began, is_over);
             let awaited = |sentinels: &[Sentinel]| sentinels.iter().filter(|sentinel| sentinel.is_worth(began)).count();
             // The sentinel that leads a failover knows of it a second before the others.
@@ -338,7 +340,6 @@ impl Sentinels {
             if let Woken::Cancelled = until.wait_for(&asked)? {
                 return Err(Fault::Cancelled);
             }
-            self.read(&questions, limit, &mut votes, &mut failures);
         }
     }
 
