@@ -25,6 +25,13 @@ pub struct Sentinel {
     script: Arc<Mutex<Script>>,
 }
 
+/// When a sentinel was asked, and when it answered that.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    pub asked: Instant,
+    pub given: Instant,
+}
+
 /// What a sentinel says, and how.
 pub struct Script {
     /// The port of the master, and the epoch.
@@ -36,8 +43,7 @@ pub struct Script {
     /// It does not answer the questions from this number on.
     pub hangs_after: usize,
     asked: usize,
-    /// When it answered.
-    pub answers: Vec<Instant>,
+    pub answers: Vec<Answer>,
     connected: usize,
     /// The numbers of the connections that carry nothing any more, without an error.
     dead: HashSet<usize>,
@@ -187,6 +193,7 @@ fn answer(mut client: TcpStream, number: usize, script: &Mutex<Script>) -> io::R
             continue;
         }
         heard.clear();
+        let asked = crate::support::now();
         let mut now = script.lock().expect("no test has panicked in it");
         now.asked += 1;
         if now.dead.contains(&number) || now.asked > now.hangs_after {
@@ -198,7 +205,7 @@ fn answer(mut client: TcpStream, number: usize, script: &Mutex<Script>) -> io::R
         lasts(slow);
         let (port, epoch) = (port.to_string(), epoch.to_string());
         let reply = array(&["127.0.0.1", &port]) + &array(&["name", MASTER, "config-epoch", &epoch]);
-        script.lock().expect("as above").answers.push(crate::support::now());
+        script.lock().expect("as above").answers.push(Answer { asked, given: crate::support::now() });
         client.write_all(reply.as_bytes())?;
     }
 }
