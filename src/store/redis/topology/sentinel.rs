@@ -258,10 +258,12 @@ impl Sentinels {
         let mut others: Vec<usize> = all.filter(|at| self.sentinels[*at].connection.is_none()).collect();
         others.sort_by_key(|at| self.sentinels[*at].missed);
         let mut others = others.into_iter();
-        while votes.len() < self.sentinels.len() && !limit.until.passed() {
+        while votes.len() < self.sentinels.len() {
+            // What has come before the time is over is read before that counts.
+            let is_over = limit.until.passed();
             let asked: Vec<_> = self.sentinels.iter().filter_map(Sentinel::awaited_fd).collect();
             let number = asked.len() + votes.len();
-            if let Some(at) = others.next() {
+            if !is_over && let Some(at) = others.next() {
                 let within = if number < self.majority() { limit } else { limit.no_later_than(Moment::now() + HEDGE) };
                 self.sentinels[at].open(&questions, &self.session, share(within, others.len() + 1), failures)?;
                 continue;
@@ -273,6 +275,9 @@ impl Sentinels {
                 return Err(Fault::Cancelled);
             }
             self.read(&questions, limit, &mut votes, failures);
+            if is_over {
+                break;
+            }
             if !votes.is_empty() {
                 limit = limit.no_later_than(Moment::now() + PATIENCE);
             }
