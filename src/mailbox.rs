@@ -46,11 +46,13 @@ impl<T> Mailbox<T> {
     /// As [`Alarm::wait_for`].
     pub fn next(&mut self, limit: Limit<'_>) -> io::Result<Arrived<T>> {
         loop {
+            // A message that has come before the time is over is taken before that counts.
+            let is_over = limit.until.passed();
             self.drain();
             if let Ok(message) = self.messages.try_recv() {
                 return Ok(Arrived::Message(message));
             }
-            if limit.until.passed() {
+            if is_over {
                 return Ok(Arrived::Time);
             }
             if self.alarm.wait_for(&[self.wakeup.as_fd()], limit)? == Woken::Cancelled {
