@@ -46,7 +46,7 @@ impl<T> Mailbox<T> {
     /// As [`Alarm::wait_for`].
     pub fn next(&mut self, limit: Limit<'_>) -> io::Result<Arrived<T>> {
         loop {
-            // A message that has come before the time is over is taken before that counts.
+            // The time first: a caller then misses no message that came before it was over.
             let is_over = limit.until.passed();
             self.drain();
             if let Ok(message) = self.messages.try_recv() {

@@ -238,7 +238,7 @@ fn strangers_cost_a_keeper_next_to_nothing() {
     eventually("they have called for long enough", || strangers.ticks() - theirs >= 100);
     let used = ticks(script.keeper) - mine;
     let theirs = strangers.ticks() - theirs;
-    // It pauses by the clock, and on a busy machine that goes on while the strangers have no processor.
+    // In ticks of 10 ms. The keeper pauses by the clock, which goes on while the strangers have no processor.
     let went_by = u64::try_from(began.elapsed().as_millis()).expect("it is short") / 10;
     assert!(used * 4 <= theirs.max(went_by), "{used} ticks against {theirs} in {went_by}");
     script.goes_on_to("");

@@ -259,7 +259,7 @@ impl Sentinels {
         others.sort_by_key(|at| self.sentinels[*at].missed);
         let mut others = others.into_iter();
         while votes.len() < self.sentinels.len() {
-            // What has come before the time is over is read before that counts.
+            // The time first: nxlock then reads every answer that came before it was over.
             let is_over = limit.until.passed();
             let asked: Vec<_> = self.sentinels.iter().filter_map(Sentinel::awaited_fd).collect();
             let number = asked.len() + votes.len();
@@ -314,8 +314,8 @@ impl Sentinels {
         let hedge = began + HEDGE;
         let half = share(limit, 1).until;
         loop {
-            // Each moment is looked at once: one that passes meanwhile ends the wait below at once. What has come before it
-            // passes is read before it counts.
+            // nxlock looks at each moment once, and first: it then reads every answer that came before the moment passed. A
+            // moment that passes meanwhile ends the wait below at once.
             let [is_over, is_hedged, is_half_over] = [limit.until, hedge, half].map(Moment::passed);
             self.read(&questions, limit, &mut votes, &mut failures);
             let verdict = self.judged(peer, &votes, began, is_over);
