@@ -1,6 +1,6 @@
 //! What the tests are written with: servers, calls of nxlock, terminals, faults.
 
-mod ailing;
+pub mod ailing;
 mod authority;
 pub mod certificates;
 pub mod clock;

@@ -14,7 +14,7 @@ use crate::seed::Seed;
 use crate::support::{
     Authority, Cluster, Condition, Local, Network, Redis, Sentinels, Way, eventually, lasts, record, replace_file,
 };
-use crate::trace::{ARRIVES, LEAVES, REFUSES, SERVES};
+use crate::trace::{ARRIVES, LEAVES};
 
 pub trait Ground: Send {
     /// Returns the value of `--server`.
@@ -205,18 +205,14 @@ impl Ground for Server {
                 self.redis.has_loaded();
             }
             Ailment::ReadOnly => {
-                self.redis.ask::<()>(&["PING", REFUSES]);
                 self.redis.becomes_read_only();
                 lasts(long);
                 self.redis.is_writable_again();
-                self.redis.ask::<()>(&["PING", SERVES]);
             }
             Ailment::OutOfMemory => {
-                self.redis.ask::<()>(&["PING", REFUSES]);
                 self.redis.runs_out_of_memory();
                 lasts(long);
                 self.redis.has_memory_again();
-                self.redis.ask::<()>(&["PING", SERVES]);
             }
             Ailment::ScriptsForgotten => self.redis.ask::<()>(&["SCRIPT", "FLUSH"]),
             Ailment::SetForward => self.redis.clock().is_set_forward(seed.millis(300, 6000)),

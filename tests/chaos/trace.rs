@@ -21,7 +21,7 @@ use replay::Replay;
 
 use crate::record::Nanos;
 
-pub use replay::{ARRIVES, Granted, LEAVES, REFUSES, SERVES};
+pub use replay::{ARRIVES, Granted, LEAVES};
 pub use token::Token;
 
 /// What the test saw of a server, or of a directory.
@@ -62,7 +62,10 @@ pub fn follow(socket: &Path, masters: &[u16], enough: impl Fn() -> bool) -> Trac
                     monitor.looks();
                 }
             }
-            Next::Snapshot(keys, at) => replay.begins(keys, at),
+            Next::Snapshot { keys, is_full, at } => {
+                replay.begins(keys, at);
+                replay.is_full(is_full);
+            }
             Next::Replica(at) => {
                 replay.is_fed(at);
                 // The next look at it is a line.

@@ -4,23 +4,41 @@ use std::time::Duration;
 
 use super::{Redis, eventually};
 
+/// What the server is told in a `PING` as it begins to refuse what scripts write, and as it ends to: MONITOR tells whoever
+/// follows it of that, and not of CONFIG or REPLICAOF.
+pub const REFUSES: &str = "refuses";
+pub const SERVES: &str = "serves";
+
 impl Redis {
     /// Makes the server read-only, as after a failover unknown to its clients: a replica of a master that is gone.
     pub fn becomes_read_only(&self) {
-        self.ask::<()>(&["REPLICAOF", "127.0.0.1", "1"]);
+        self.refuses_by(&["REPLICAOF", "127.0.0.1", "1"]);
     }
 
     pub fn is_writable_again(&self) {
-        self.ask::<()>(&["REPLICAOF", "NO", "ONE"]);
+        self.serves_by(&["REPLICAOF", "NO", "ONE"]);
     }
 
     /// Makes the server refuse every command that needs memory.
     pub fn runs_out_of_memory(&self) {
-        self.ask::<()>(&["CONFIG", "SET", "maxmemory", "1"]);
+        self.refuses_by(&["CONFIG", "SET", "maxmemory", "1"]);
     }
 
     pub fn has_memory_again(&self) {
-        self.ask::<()>(&["CONFIG", "SET", "maxmemory", "0"]);
+        self.serves_by(&["CONFIG", "SET", "maxmemory", "0"]);
+    }
+
+    /// Carries out a command, with which the server begins to refuse, and says so at the same place in its order.
+    fn refuses_by(&self, command: &[&str]) {
+        let mut both = redis::pipe();
+        both.atomic().cmd("PING").arg(REFUSES).ignore().cmd(command[0]).arg(&command[1..]).ignore();
+        both.exec(&mut self.connection().expect("connected")).expect("both are carried out");
+    }
+
+    /// Carries out a command, with which the server ends to refuse, and says so later: a full one refuses transactions.
+    fn serves_by(&self, command: &[&str]) {
+        self.ask::<()>(command);
+        self.ask::<()>(&["PING", SERVES]);
     }
 
     /// Kills the server and restarts it with all its data, which it loads for about so long. Meanwhile it listens and

@@ -28,8 +28,12 @@ pub struct Command {
 /// What comes next in the server's order.
 pub enum Next {
     Command(Command),
-    /// All keys, as they were at this place. What came before that time was not seen whole.
-    Snapshot(Keyspace, u64),
+    /// All keys, as they were at this place, and whether the server was full. What came before that time was not seen whole.
+    Snapshot {
+        keys: Keyspace,
+        is_full: bool,
+        at: u64,
+    },
     /// At that time it was the replica of another server.
     Replica(u64),
     /// The connection is gone: what the server executes next is not seen.
@@ -38,8 +42,8 @@ pub enum Next {
     Nothing,
 }
 
-/// Returns all keys with their types, contents and when they expire, in ms, and nothing at a replica; the argument only marks
-/// the place. A key that is no longer of this node of a cluster counts for nothing.
+/// Returns whether the server is full, and all keys with their types, contents and when they expire, in ms; nothing at a
+/// replica. The argument only marks the place. A key that is no longer of this node of a cluster counts for nothing.
 const SNAPSHOT: &str = "local all = {} \
     if string.find(redis.call('INFO', 'replication'), 'role:slave', 1, true) then return false end \
     for _, key in ipairs(redis.call('KEYS', '*')) do \
@@ -48,7 +52,9 @@ const SNAPSHOT: &str = "local all = {} \
         or kind == 'hash' and redis.call('HGETALL', key) \
         or kind == 'zset' and redis.call('ZRANGE', key, 0, -1, 'WITHSCORES') or {} \
       if kind then all[#all + 1] = { key, kind, content, expires(key) } end \
-    end return all";
+    end \
+    local memory = redis.call('INFO', 'memory') \
+    return { string.find(memory, 'maxmemory:0\\r', 1, true) and 0 or 1, all }";
 
 /// How long to wait for a line before the caller may look whether it is time to stop.
 const PATIENCE: Duration = Duration::from_millis(50);
@@ -66,10 +72,13 @@ pub struct Monitor {
     snapshot: Snapshot,
 }
 
+/// All keys, and whether the server is full.
+type Seen = (Keyspace, bool);
+
 enum Snapshot {
     Wanted,
     /// Its place in the order is to come: this mark. None: of a replica.
-    Taken(String, Option<Keyspace>),
+    Taken(String, Option<Seen>),
     Passed,
 }
 
@@ -118,10 +127,10 @@ impl Monitor {
             return if line.starts_with("+OK") { Next::Nothing } else { self.lost() };
         };
         match &mut self.snapshot {
-            Snapshot::Taken(mark, keys) if command.words.last() == Some(mark) => match keys.take() {
-                Some(keys) => {
+            Snapshot::Taken(mark, seen) if command.words.last() == Some(mark) => match seen.take() {
+                Some((keys, is_full)) => {
                     self.snapshot = Snapshot::Passed;
-                    Next::Snapshot(keys, command.at)
+                    Next::Snapshot { keys, is_full, at: command.at }
                 }
                 None => {
                     self.snapshot = Snapshot::Wanted;
@@ -154,28 +163,28 @@ impl Monitor {
     fn snaps(&mut self) -> bool {
         self.snapshots += 1;
         let mark = format!("snapshot-{}", self.snapshots);
-        let keys = self.asks.take().map_or_else(|| connected(&self.socket), Ok).and_then(|mut connection| {
+        let seen = self.asks.take().map_or_else(|| connected(&self.socket), Ok).and_then(|mut connection| {
             // A node of a cluster shows keys that are arriving only then. Others refuse it.
             let _ = cmd("ASKING").exec(&mut connection);
-            let keys = keyspace(&mut connection, &mark)?;
+            let seen = look(&mut connection, &mark)?;
             self.asks = Some(connection);
-            Ok(keys)
+            Ok(seen)
         });
         // It may be hung, or loading, or gone.
-        let is_taken = keys.is_ok();
-        match keys {
-            Ok(keys) => self.snapshot = Snapshot::Taken(mark, keys),
+        let is_taken = seen.is_ok();
+        match seen {
+            Ok(seen) => self.snapshot = Snapshot::Taken(mark, seen),
             Err(_) => lasts(Duration::from_millis(2)),
         }
         is_taken
     }
 }
 
-/// Returns all keys of a server; none of a replica.
-fn keyspace(connection: &mut Connection, mark: &str) -> RedisResult<Option<Keyspace>> {
+/// Looks at a server; none is seen of a replica.
+fn look(connection: &mut Connection, mark: &str) -> RedisResult<Option<Seen>> {
     let script = format!("{} {SNAPSHOT}", Redis::EXPIRES);
-    let all: Option<Vec<Value>> = cmd("EVAL").arg(script).arg(0).arg(mark).query(connection)?;
-    all.map(Keyspace::read).transpose()
+    let seen: Option<(bool, Vec<Value>)> = cmd("EVAL").arg(script).arg(0).arg(mark).query(connection)?;
+    seen.map(|(is_full, all)| Ok((Keyspace::read(all)?, is_full))).transpose()
 }
 
 /// Returns whether a server has sent, to all who are told what it executes, what it has executed so far: it may answer a
@@ -281,7 +290,7 @@ mod tests {
                 is_over.store(true, Ordering::Relaxed);
             });
             while !is_over.load(Ordering::Relaxed) {
-                let keys = keyspace(&mut connection, "").unwrap().unwrap();
+                let (keys, _) = look(&mut connection, "").unwrap().unwrap();
                 let ends: BTreeSet<u64> = (0..500).filter_map(|n| keys.end(&n.to_string())).collect();
                 assert!(ends.iter().all(|said| said.abs_diff(end) <= 1), "{ends:?}, not {end}");
             }

@@ -21,6 +21,7 @@ use crate::machine::{
 use crate::observer::who as owner;
 use crate::record::{Nanos, Who, boot_clock};
 use crate::script::{AHEAD, COMPANIONS, companion, word};
+use crate::support::ailing::{REFUSES, SERVES};
 
 /// How far what expires may be from when it was to expire, in ms: the server's clock for it is a little older than the one
 /// that the script reads.
@@ -31,12 +32,9 @@ const SET_BACK: u64 = 1000;
 const HELD_UP: u64 = 2_000_000;
 
 /// What the test says to a server in a `PING`, with the key of a lock, as MONITOR does not tell of CLUSTER SETSLOT: its slot
-/// is about to move, from there or to there; and it has moved. And, as it does not tell of CONFIG and REPLICAOF either: the
-/// server is about to refuse what scripts write; and it does no more.
+/// is about to move, from there or to there; and it has moved.
 pub const LEAVES: &str = "leaves ";
 pub const ARRIVES: &str = "arrives ";
-pub const REFUSES: &str = "refuses";
-pub const SERVES: &str = "serves";
 const PING: &str = "PING";
 
 /// A call of the script: its request, and what it did.
@@ -223,6 +221,11 @@ impl Replay {
         self.keys = Some(keys);
         self.is_seen_from(at, last_fence);
         self.past.push_back("a look at all keys".into());
+    }
+
+    /// As a look at a master says: it may have begun unseen to refuse what scripts write, or have ended to.
+    pub fn is_full(&mut self, is_full: bool) {
+        self.refuses = is_full;
     }
 
     /// The connection is gone: what the server executes is not seen.

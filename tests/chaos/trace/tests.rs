@@ -8,7 +8,7 @@ use redis::{Connection, Value, cmd};
 
 use super::keyspace::Keyspace;
 use super::monitor::{Command, has_told};
-use super::replay::{ARRIVES, LEAVES, REFUSES, Replay};
+use super::replay::{ARRIVES, LEAVES, Replay};
 use super::{Trace, follow};
 use crate::observer::connected;
 use crate::script::{self, LUA};
@@ -51,6 +51,16 @@ impl<'a> Scene<'a> {
         let usual =
             [("token", token.as_str()), ("ttl", "60000"), ("mode", "queue"), ("lease", "6000"), ("grace", "1000")];
         self.calls("acquire", &[&usual[..], more].concat());
+    }
+
+    /// Asks for the lock, and the server refuses to write.
+    fn is_refused(&mut self, who: u16) {
+        let token = token(who, "");
+        let keys = script::keys(self.key, &token, false);
+        let mut call = cmd("EVAL");
+        call.arg(LUA).arg(keys.len()).arg(keys).arg("acquire");
+        call.arg(&["token", &token, "ttl", "1000", "mode", "once", "lease", "0", "grace", "1000"]);
+        call.query::<Value>(&mut self.connection).unwrap_err();
     }
 
     /// Listens to a channel, until it is dropped.
@@ -298,15 +308,24 @@ fn a_grant_that_was_told_and_could_not_be_written_is_none() {
         scene.acquires(2, "", &[("channel", "lock:job:wake:2")]);
         let mut ask = |words: &[&str]| cmd(words[0]).arg(&words[1..]).query::<Value>(&mut scene.connection);
         eventually("the lease is over", || ask(&["EXISTS", "lock:job"]) == Ok(Value::Int(0)));
-        ask(&["PING", REFUSES]).unwrap();
-        ask(&["REPLICAOF", "127.0.0.1", "1"]).unwrap();
-        let third = token(3, "");
-        let keys = script::keys("lock:job", &third, false);
-        let mut call = cmd("EVAL");
-        call.arg(LUA).arg(keys.len()).arg(keys).arg("acquire");
-        call.arg(&["token", &third, "ttl", "1000", "mode", "once", "lease", "0", "grace", "1000"]);
-        call.query::<Value>(&mut scene.connection).unwrap_err();
-        cmd("REPLICAOF").arg("NO").arg("ONE").query::<Value>(&mut scene.connection).unwrap();
+        scene.redis.becomes_read_only();
+        scene.is_refused(3);
+        scene.redis.is_writable_again();
+    });
+    assert!(trace.faults.is_empty(), "{:?}", trace.faults);
+    assert_eq!((trace.grants.len(), trace.unjudged), (1, 1));
+}
+
+#[test]
+fn a_server_that_was_full_before_it_was_followed_may_refuse_until_it_has_memory_again() {
+    let redis = Redis::start();
+    redis.leave_as_it_is();
+    redis.runs_out_of_memory();
+    let mut scene = Scene::at(&redis, LUA);
+    let trace = seen_during(&redis, &[], || {
+        scene.is_refused(1);
+        redis.has_memory_again();
+        scene.acquires(2, "", &[]);
     });
     assert!(trace.faults.is_empty(), "{:?}", trace.faults);
     assert_eq!((trace.grants.len(), trace.unjudged), (1, 1));
