@@ -251,10 +251,12 @@ impl Arena {
             // If one thread panics, the others end as well.
             let _ends = (Sets(&over), Sets(everybody_left));
             let observer = scope.spawn(move || match (&shared.socket, files) {
-                (Some(socket), _) => observer::watch(shared, observer::at_server(shared, socket), enough),
-                (None, Some(files)) => observer::watch(shared, observer::at_directory(shared, files), enough),
+                (Some(socket), _) => observer::watch(shared.names.len(), observer::at_server(shared, socket), enough),
+                (None, Some(files)) => {
+                    observer::watch(shared.names.len(), observer::at_directory(shared, files), enough)
+                }
                 (None, None) if !nodes.is_empty() => {
-                    observer::watch(shared, observer::at_nodes(shared, &nodes), enough)
+                    observer::watch(shared.names.len(), observer::at_nodes(shared, &nodes), enough)
                 }
                 (None, None) => Default::default(),
             });

@@ -33,7 +33,7 @@ use crate::record::{Ailment, Attempt, Client, Fault, Mode, Nanos, On, Record, Te
 pub use order::HAS_TIME;
 pub use overlap::most_at_once;
 pub use steps::granted;
-pub use waits::{longest as longest_wait_for_a_free_lock, standstill};
+pub use waits::{UNSEEN, longest as longest_wait_for_a_free_lock, standstill};
 
 const MS: Nanos = 1_000_000;
 /// How late a process that waits for nothing may be on a busy machine.

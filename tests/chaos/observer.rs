@@ -8,7 +8,7 @@ use std::time::Duration;
 use redis::{Connection, ConnectionAddr, IntoConnectionInfo, RedisResult};
 
 use crate::arena::Shared;
-use crate::checker::HAS_TIME;
+use crate::checker::{HAS_TIME, UNSEEN};
 use crate::record::{Look, Nanos, Sight, Who, Whose, boot_clock};
 use crate::support::{lasts, record as file};
 
@@ -28,12 +28,12 @@ type Seen = Option<(Look, Vec<Option<LockView>>)>;
 /// The sights of all locks, and the intervals in which the observer saw none for as long as a reservation may last.
 pub type Watched = (Vec<Sight>, Vec<(Nanos, Nanos)>);
 
-/// Polls until `enough`.
-pub fn watch(shared: &Shared<'_>, mut look: impl FnMut() -> Seen, enough: impl Fn() -> bool) -> Watched {
+/// Polls so many locks until `enough`.
+pub fn watch(locks: usize, mut look: impl FnMut() -> Seen, enough: impl Fn() -> bool) -> Watched {
     let mut past = Vec::new();
     let mut gaps = Vec::new();
     let mut last = boot_clock();
-    let mut now: Vec<Option<Sight>> = shared.names.iter().map(|_| None).collect();
+    let mut now: Vec<Option<Sight>> = vec![None; locks];
     while !enough() {
         let seen = look();
         if let Some((look, _)) = &seen {
@@ -48,7 +48,12 @@ pub fn watch(shared: &Shared<'_>, mut look: impl FnMut() -> Seen, enough: impl F
                 continue;
             };
             match current {
-                Some(sight) if sight.whose == *whose && sight.line == *line => sight.last = *look,
+                // If the observer did not look for a while, nobody knows what was in between.
+                Some(sight)
+                    if sight.whose == *whose && sight.line == *line && look.after <= sight.last.before + UNSEEN =>
+                {
+                    sight.last = *look;
+                }
                 _ => {
                     let sight = Sight { name, whose: whose.clone(), line: line.clone(), first: *look, last: *look };
                     past.extend(current.replace(sight));
@@ -60,7 +65,7 @@ pub fn watch(shared: &Shared<'_>, mut look: impl FnMut() -> Seen, enough: impl F
     past.extend(now.into_iter().flatten());
     past.sort_by_key(|sight| (sight.name, sight.first.before));
     gaps.push((last, boot_clock()));
-    gaps.retain(|(from, to)| to - from >= HAS_TIME);
+    gaps.retain(|(from, to)| to.saturating_sub(*from) >= HAS_TIME);
     (past, gaps)
 }
 
@@ -215,4 +220,25 @@ pub fn owner_of(line: &str) -> Option<Who> {
 /// Finds the attempt in a field of the token. nxlock has it in its reason, which other fields may follow.
 pub fn who(token: &str) -> Option<Who> {
     token.split(':').rev().find_map(|field| field.strip_prefix('c')?.parse().ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_two_looks_that_are_far_apart_nobody_knows_what_was_between_them() {
+        let ms = |n: u64| n * 1_000_000;
+        let looks = [(0, 1), (90, 95), (140, 201), (202, 203), (210, 311)];
+        let mut seen = looks.map(|(before, after)| Look { before: ms(before), after: ms(after) }).into_iter();
+        let left = seen.len();
+        let looked = std::cell::Cell::new(0);
+        let look = || {
+            looked.set(looked.get() + 1);
+            seen.next().map(|look| (look, vec![Some((Whose::Nobodys, Vec::new()))]))
+        };
+        let (sights, _) = watch(1, look, || looked.get() == left);
+        let times: Vec<(Nanos, Nanos)> = sights.iter().map(|it| (it.first.before, it.last.after)).collect();
+        assert_eq!(times, [(ms(0), ms(95)), (ms(140), ms(203)), (ms(210), ms(311))]);
+    }
 }

@@ -291,7 +291,7 @@ impl Whose {
     }
 }
 
-/// A state of a lock that every poll saw, from the first to the last.
+/// A state of a lock that every poll saw, from the first to the last, none of them long after the one before.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sight {
     pub name: usize,

@@ -506,6 +506,12 @@ fn a_lock_that_stays_free_while_somebody_waits_is_found() {
         scene.seen(Whose::Nobodys, &[], 10, until);
         scene.shows(found);
     }
+    // Nobody looked for a while: it may have been another's meanwhile.
+    let mut scene = Scene::new();
+    scene.inside(0, 3_500, 3_510, 1);
+    scene.seen(Whose::Nobodys, &[], 10, 1_800);
+    scene.seen(Whose::Nobodys, &[], 2_000, 3_500);
+    scene.shows(&[]);
 }
 
 #[test]

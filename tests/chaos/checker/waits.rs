@@ -106,8 +106,8 @@ fn with_room(record: &Record, sections: &[Section]) -> Vec<Wait> {
     found
 }
 
-/// The observer looks more often than that.
-const UNSEEN: Nanos = 100 * MS;
+/// The observer looks more often than that, unless nobody gets a processor, or the files: then nobody knows.
+pub const UNSEEN: Nanos = 100 * MS;
 
 /// Returns the first live waiter, if it may hold the lock together with those who have it.
 fn first_that_fits(record: &Record, sight: &Sight) -> Option<Who> {
