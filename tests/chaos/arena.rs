@@ -250,15 +250,14 @@ impl Arena {
             let enough = move || everybody_left.load(Ordering::Relaxed);
             // If one thread panics, the others end as well.
             let _ends = (Sets(&over), Sets(everybody_left));
-            let observer = scope.spawn(move || match (&shared.socket, files) {
-                (Some(socket), _) => observer::watch(shared.names.len(), observer::at_server(shared, socket), enough),
-                (None, Some(files)) => {
-                    observer::watch(shared.names.len(), observer::at_directory(shared, files), enough)
-                }
-                (None, None) if !nodes.is_empty() => {
-                    observer::watch(shared.names.len(), observer::at_nodes(shared, &nodes), enough)
-                }
-                (None, None) => Default::default(),
+            let observer = scope.spawn(move || {
+                let poll = match (&shared.socket, files) {
+                    (Some(socket), _) => observer::at_server(shared, socket),
+                    (None, Some(files)) => observer::at_directory(shared, files),
+                    (None, None) if !nodes.is_empty() => observer::at_nodes(shared, &nodes),
+                    (None, None) => return Default::default(),
+                };
+                observer::watch(shared.names.len(), poll, enough)
             });
             let masters = &masters;
             let at_servers = traced.iter().map(|socket| scope.spawn(move || trace::follow(socket, masters, enough)));

@@ -61,7 +61,8 @@ pub fn of(record: &Record) -> String {
     text
 }
 
-/// Returns why a history is none of a lock, by two that read only the text: one of ours, and a search by another's.
+/// Returns why a history is none of a lock, by two judges that read only the text: one finds two who hold
+/// it for certain at once ([`collision`]), the other, of todc-utils, no order that explains it ([`is_linearizable`]).
 pub fn refuted(history: &str) -> Option<String> {
     let mut of_each: BTreeMap<&str, Vec<Operation<'_>>> = BTreeMap::new();
     for (key, operation) in history.lines().filter_map(Operation::read) {

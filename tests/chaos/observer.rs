@@ -25,17 +25,20 @@ type LockView = (Whose, Vec<Who>);
 /// The state of each lock of an arena at one moment, as far as it was seen; `None` if the poll failed.
 type Seen = Option<(Look, Vec<Option<LockView>>)>;
 
+/// Looks at all locks once.
+pub type Poll<'a> = Box<dyn FnMut() -> Seen + 'a>;
+
 /// The sights of all locks, and the intervals in which the observer saw none for as long as a reservation may last.
 pub type Watched = (Vec<Sight>, Vec<(Nanos, Nanos)>);
 
 /// Polls so many locks until `enough`.
-pub fn watch(locks: usize, mut look: impl FnMut() -> Seen, enough: impl Fn() -> bool) -> Watched {
+pub fn watch(locks: usize, mut poll: impl FnMut() -> Seen, enough: impl Fn() -> bool) -> Watched {
     let mut past = Vec::new();
     let mut gaps = Vec::new();
     let mut last = boot_clock();
     let mut now: Vec<Option<Sight>> = vec![None; locks];
     while !enough() {
-        let seen = look();
+        let seen = poll();
         if let Some((look, _)) = &seen {
             gaps.push((last, look.after));
             last = look.before;
@@ -70,14 +73,14 @@ pub fn watch(locks: usize, mut look: impl FnMut() -> Seen, enough: impl Fn() -> 
 }
 
 /// Polls the keys of a server.
-pub fn at_server<'a>(shared: &'a Shared<'_>, socket: &'a Path) -> impl FnMut() -> Seen + 'a {
+pub fn at_server<'a>(shared: &'a Shared<'_>, socket: &'a Path) -> Poll<'a> {
     let mut connection = None;
-    move || {
+    Box::new(move || {
         let mut open = connection.take().map_or_else(|| connected(socket), Ok).ok()?;
         let seen = ask(shared, &mut open).ok()?;
         connection = Some(open);
         Some(seen)
-    }
+    })
 }
 
 fn ask(shared: &Shared<'_>, connection: &mut Connection) -> RedisResult<(Look, Vec<Option<LockView>>)> {
@@ -130,9 +133,9 @@ type Part = (u64, Vec<(String, Vec<(String, u64)>)>);
 
 /// Polls the nodes of a cluster, whose keys move from one to another: sees who holds a lock where that is at one node, and
 /// neither that nobody does nor who waits.
-pub fn at_nodes<'a>(shared: &'a Shared<'_>, nodes: &'a [PathBuf]) -> impl FnMut() -> Seen + 'a {
+pub fn at_nodes<'a>(shared: &'a Shared<'_>, nodes: &'a [PathBuf]) -> Poll<'a> {
     let mut connections: Vec<Option<Connection>> = nodes.iter().map(|_| None).collect();
-    move || {
+    Box::new(move || {
         let before = boot_clock();
         let mut parts = Vec::new();
         for (node, connection) in nodes.iter().zip(&mut connections) {
@@ -154,7 +157,7 @@ pub fn at_nodes<'a>(shared: &'a Shared<'_>, nodes: &'a [PathBuf]) -> impl FnMut(
             values.next().is_none().then_some((whose, Vec::new()))
         };
         Some((look, (0..shared.names.len()).map(view).collect()))
-    }
+    })
 }
 
 fn part(shared: &Shared<'_>, connection: &mut Connection) -> RedisResult<Part> {
@@ -166,8 +169,8 @@ fn part(shared: &Shared<'_>, connection: &mut Connection) -> RedisResult<Part> {
 }
 
 /// Polls the files of a directory.
-pub fn at_directory<'a>(shared: &'a Shared<'_>, directory: &'a Path) -> impl FnMut() -> Seen + 'a {
-    move || {
+pub fn at_directory<'a>(shared: &'a Shared<'_>, directory: &'a Path) -> Poll<'a> {
+    Box::new(move || {
         let before = boot_clock();
         let view = |name: &String| {
             let path = directory.join(format!("lock:{name}.lock"));
@@ -181,7 +184,7 @@ pub fn at_directory<'a>(shared: &'a Shared<'_>, directory: &'a Path) -> impl FnM
         };
         let all = shared.names.iter().map(view).collect();
         Some((Look { before, after: boot_clock() }, all))
-    }
+    })
 }
 
 fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {

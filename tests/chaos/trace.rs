@@ -62,10 +62,7 @@ pub fn follow(socket: &Path, masters: &[u16], enough: impl Fn() -> bool) -> Trac
                     monitor.looks();
                 }
             }
-            Next::Snapshot { keys, is_full, at } => {
-                replay.begins(keys, at);
-                replay.is_full(is_full);
-            }
+            Next::Snapshot(snapshot, at) => replay.begins(snapshot, at),
             Next::Replica(at) => {
                 replay.is_fed(at);
                 // The next look at it is a line.

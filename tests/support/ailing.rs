@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use super::{Redis, eventually};
 
-/// What the server is told in a `PING` as it begins to refuse what scripts write, and as it ends to: MONITOR tells whoever
-/// follows it of that, and not of CONFIG or REPLICAOF.
+/// What the test sends the server in a `PING` as the server begins to refuse what scripts write, and as it ends to: MONITOR
+/// reports a PING, and neither CONFIG nor REPLICAOF.
 pub const REFUSES: &str = "refuses";
 pub const SERVES: &str = "serves";
 

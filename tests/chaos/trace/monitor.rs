@@ -25,15 +25,19 @@ pub struct Command {
     pub words: Vec<String>,
 }
 
+/// A master, as one look sees it.
+#[derive(Default)]
+pub struct Snapshot {
+    pub keys: Keyspace,
+    /// Whether it refuses what scripts write, as its memory has a bound. MONITOR does not tell of that.
+    pub is_full: bool,
+}
+
 /// What comes next in the server's order.
 pub enum Next {
     Command(Command),
-    /// All keys, as they were at this place, and whether the server was full. What came before that time was not seen whole.
-    Snapshot {
-        keys: Keyspace,
-        is_full: bool,
-        at: u64,
-    },
+    /// What was there at this place, at that time. What came before it was not seen whole.
+    Snapshot(Snapshot, u64),
     /// At that time it was the replica of another server.
     Replica(u64),
     /// The connection is gone: what the server executes next is not seen.
@@ -69,29 +73,27 @@ pub struct Monitor {
     /// For snapshots.
     asks: Option<Connection>,
     snapshots: u64,
-    snapshot: Snapshot,
+    snapshot: State,
 }
 
-/// All keys, and whether the server is full.
-type Seen = (Keyspace, bool);
-
-enum Snapshot {
+/// How far the last snapshot has come.
+enum State {
     Wanted,
     /// Its place in the order is to come: this mark. None: of a replica.
-    Taken(String, Option<Seen>),
+    Taken(String, Option<Snapshot>),
     Passed,
 }
 
 impl Monitor {
     pub fn of(socket: &Path) -> Monitor {
-        let (socket, snapshot) = (socket.to_owned(), Snapshot::Wanted);
+        let (socket, snapshot) = (socket.to_owned(), State::Wanted);
         Monitor { socket, lines: None, begun: Vec::new(), asks: None, snapshots: 0, snapshot }
     }
 
     /// Takes a snapshot, which comes at its place in the order, unless one is to come.
     pub fn looks(&mut self) {
-        if matches!(self.snapshot, Snapshot::Passed) {
-            self.snapshot = Snapshot::Wanted;
+        if matches!(self.snapshot, State::Passed) {
+            self.snapshot = State::Wanted;
         }
     }
 
@@ -100,7 +102,7 @@ impl Monitor {
             lasts(Duration::from_millis(2));
             return Next::Nothing;
         }
-        if matches!(self.snapshot, Snapshot::Wanted) && !self.snaps() {
+        if matches!(self.snapshot, State::Wanted) && !self.snaps() {
             return Next::Nothing;
         }
         let Some(lines) = &mut self.lines else { return Next::Nothing };
@@ -127,13 +129,13 @@ impl Monitor {
             return if line.starts_with("+OK") { Next::Nothing } else { self.lost() };
         };
         match &mut self.snapshot {
-            Snapshot::Taken(mark, seen) if command.words.last() == Some(mark) => match seen.take() {
-                Some((keys, is_full)) => {
-                    self.snapshot = Snapshot::Passed;
-                    Next::Snapshot { keys, is_full, at: command.at }
+            State::Taken(mark, seen) if command.words.last() == Some(mark) => match seen.take() {
+                Some(seen) => {
+                    self.snapshot = State::Passed;
+                    Next::Snapshot(seen, command.at)
                 }
                 None => {
-                    self.snapshot = Snapshot::Wanted;
+                    self.snapshot = State::Wanted;
                     lasts(AGAIN);
                     Next::Replica(command.at)
                 }
@@ -149,13 +151,13 @@ impl Monitor {
             return false;
         }
         self.begun.clear();
-        self.snapshot = Snapshot::Wanted;
+        self.snapshot = State::Wanted;
         self.lines = Some(BufReader::with_capacity(1 << 16, stream));
         true
     }
 
     fn lost(&mut self) -> Next {
-        (self.lines, self.asks, self.snapshot) = (None, None, Snapshot::Wanted);
+        (self.lines, self.asks, self.snapshot) = (None, None, State::Wanted);
         self.begun.clear();
         Next::CutOff
     }
@@ -173,7 +175,7 @@ impl Monitor {
         // It may be hung, or loading, or gone.
         let is_taken = seen.is_ok();
         match seen {
-            Ok(seen) => self.snapshot = Snapshot::Taken(mark, seen),
+            Ok(seen) => self.snapshot = State::Taken(mark, seen),
             Err(_) => lasts(Duration::from_millis(2)),
         }
         is_taken
@@ -181,10 +183,10 @@ impl Monitor {
 }
 
 /// Looks at a server; none is seen of a replica.
-fn look(connection: &mut Connection, mark: &str) -> RedisResult<Option<Seen>> {
+fn look(connection: &mut Connection, mark: &str) -> RedisResult<Option<Snapshot>> {
     let script = format!("{} {SNAPSHOT}", Redis::EXPIRES);
     let seen: Option<(bool, Vec<Value>)> = cmd("EVAL").arg(script).arg(0).arg(mark).query(connection)?;
-    seen.map(|(is_full, all)| Ok((Keyspace::read(all)?, is_full))).transpose()
+    seen.map(|(is_full, all)| Ok(Snapshot { keys: Keyspace::read(all)?, is_full })).transpose()
 }
 
 /// Returns whether a server has sent, to all who are told what it executes, what it has executed so far: it may answer a
@@ -290,7 +292,7 @@ mod tests {
                 is_over.store(true, Ordering::Relaxed);
             });
             while !is_over.load(Ordering::Relaxed) {
-                let (keys, _) = look(&mut connection, "").unwrap().unwrap();
+                let Snapshot { keys, .. } = look(&mut connection, "").unwrap().unwrap();
                 let ends: BTreeSet<u64> = (0..500).filter_map(|n| keys.end(&n.to_string())).collect();
                 assert!(ends.iter().all(|said| said.abs_diff(end) <= 1), "{ends:?}, not {end}");
             }

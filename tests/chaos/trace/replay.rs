@@ -13,7 +13,7 @@ use std::fmt::Debug;
 use super::Trace;
 use super::keyspace::Keyspace;
 use super::lock;
-use super::monitor::Command;
+use super::monitor::{Command, Snapshot};
 use super::token::{End, Token};
 use crate::machine::{
     Begun, Claimant as _, Heard, Holder, Lock, Mode, Op, Record, Recording, Renewal, Request, Verdict, Word, World,
@@ -211,7 +211,9 @@ impl Replay {
         self.keys.is_none()
     }
 
-    pub fn begins(&mut self, keys: Keyspace, at: u64) {
+    pub fn begins(&mut self, Snapshot { keys, is_full }: Snapshot, at: u64) {
+        // It may have begun unseen to refuse what scripts write, or have ended to.
+        self.refuses = is_full;
         self.blurs.clear();
         self.call = None;
         self.is_replica = false;
@@ -221,11 +223,6 @@ impl Replay {
         self.keys = Some(keys);
         self.is_seen_from(at, last_fence);
         self.past.push_back("a look at all keys".into());
-    }
-
-    /// As a look at a master says: it may have begun unseen to refuse what scripts write, or have ended to.
-    pub fn is_full(&mut self, is_full: bool) {
-        self.refuses = is_full;
     }
 
     /// The connection is gone: what the server executes is not seen.

@@ -4,10 +4,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use redis::{Connection, Value, cmd};
+use redis::{Connection, RedisResult, Value, cmd};
 
-use super::keyspace::Keyspace;
-use super::monitor::{Command, has_told};
+use super::monitor::{Command, Snapshot, has_told};
 use super::replay::{ARRIVES, LEAVES, Replay};
 use super::{Trace, follow};
 use crate::observer::connected;
@@ -37,13 +36,17 @@ impl<'a> Scene<'a> {
         self.script = cmd("SCRIPT").arg("LOAD").arg(lua).query(&mut self.connection).unwrap();
     }
 
-    fn calls(&mut self, operation: &str, fields: &[(&str, &str)]) {
+    fn asks(&mut self, operation: &str, fields: &[(&str, &str)]) -> RedisResult<Value> {
         let of = |field: &str| fields.iter().find(|(name, _)| *name == field).map_or("", |(_, it)| *it);
         let keys = script::keys(self.key, of("token"), !of("who").is_empty());
         let mut call = cmd("EVALSHA");
         call.arg(&self.script).arg(keys.len()).arg(keys).arg(operation);
         fields.iter().for_each(|(field, it)| _ = call.arg(*field).arg(*it));
-        call.query::<Value>(&mut self.connection).unwrap();
+        call.query(&mut self.connection)
+    }
+
+    fn calls(&mut self, operation: &str, fields: &[(&str, &str)]) {
+        self.asks(operation, fields).unwrap();
     }
 
     fn acquires(&mut self, who: u16, terms: &str, more: &[(&str, &str)]) {
@@ -56,11 +59,8 @@ impl<'a> Scene<'a> {
     /// Asks for the lock, and the server refuses to write.
     fn is_refused(&mut self, who: u16) {
         let token = token(who, "");
-        let keys = script::keys(self.key, &token, false);
-        let mut call = cmd("EVAL");
-        call.arg(LUA).arg(keys.len()).arg(keys).arg("acquire");
-        call.arg(&["token", &token, "ttl", "1000", "mode", "once", "lease", "0", "grace", "1000"]);
-        call.query::<Value>(&mut self.connection).unwrap_err();
+        let fields = [("token", token.as_str()), ("ttl", "1000"), ("mode", "once"), ("lease", "0"), ("grace", "1000")];
+        self.asks("acquire", &fields).unwrap_err();
     }
 
     /// Listens to a channel, until it is dropped.
@@ -462,10 +462,10 @@ fn a_reservation_that_is_claimed_unseen_after_the_clock_was_set_forward_raises_n
 #[test]
 fn a_clock_that_was_set_back_while_nothing_was_seen_leaves_a_gap_from_its_earliest_time() {
     let mut replay = Replay::of(false);
-    replay.begins(Keyspace::default(), 9_000_000);
+    replay.begins(Snapshot::default(), 9_000_000);
     replay.is_cut_off();
     shows(&mut replay, 2000, false, "PING");
-    replay.begins(Keyspace::default(), 5_000_000);
+    replay.begins(Snapshot::default(), 5_000_000);
     assert_eq!(replay.into_trace().gaps, [(0, 9_000_000), (2_000_000, 9_000_000)]);
 }
 
@@ -652,7 +652,7 @@ fn shows_a_first_share(replay: &mut Replay, ms: u64, token: &str, ttl: u64) {
 #[test]
 fn what_another_program_wrote_may_be_older_than_the_server_told_of_it() {
     let mut replay = Replay::of(false);
-    replay.begins(Keyspace::default(), 0);
+    replay.begins(Snapshot::default(), 0);
     shows(&mut replay, 1_000_000, false, "PING");
     // Executed 8 ms before.
     shows(&mut replay, 1_000_010, false, "SET lock:job other PX 100");
@@ -665,7 +665,7 @@ fn what_another_program_wrote_may_be_older_than_the_server_told_of_it() {
 #[test]
 fn a_clock_that_is_set_far_forward_before_the_server_tells_of_having_read_it_raises_no_alarm() {
     let mut replay = Replay::of(false);
-    replay.begins(Keyspace::default(), 0);
+    replay.begins(Snapshot::default(), 0);
     let token = token(1, "");
     shows_a_call(&mut replay, 1_000_000, &format!("acquire token {token} ttl 1000 mode once"));
     shows(&mut replay, 1_004_000, true, "TIME");
@@ -680,7 +680,7 @@ fn a_clock_that_is_set_far_forward_before_the_server_tells_of_having_read_it_rai
 #[test]
 fn a_fence_that_is_raised_changes_nothing_about_when_the_lock_ends() {
     let mut replay = Replay::of(false);
-    replay.begins(Keyspace::default(), 0);
+    replay.begins(Snapshot::default(), 0);
     shows_a_grant(&mut replay, 1_000_000, 12);
     shows_a_request(&mut replay, 1_000_040, &format!("raise token {} fence 1000030000 ttl 1000", token(1, "")));
     shows(&mut replay, 1_000_040, true, "SET {lock:job}:fence 1000030000 PX 86400000");
@@ -696,7 +696,7 @@ fn a_fence_that_is_raised_changes_nothing_about_when_the_lock_ends() {
 #[test]
 fn a_lease_that_a_held_up_grant_set_later_raises_no_alarm_when_it_is_cut_short() {
     let mut replay = Replay::of(false);
-    replay.begins(Keyspace::default(), 0);
+    replay.begins(Snapshot::default(), 0);
     // The server counts the lease from the moment at which it goes on, and not from that at which it read the clock.
     shows_a_grant(&mut replay, 1_000_000, 1_480);
     let waiter = token(2, "");
@@ -728,7 +728,7 @@ fn a_lease_that_a_held_up_grant_set_later_raises_no_alarm_when_it_is_cut_short()
 #[test]
 fn a_server_that_is_stopped_once_it_has_read_the_clock_raises_no_alarm_about_who_has_not_ended_by_then() {
     let mut replay = Replay::of(false);
-    replay.begins(Keyspace::default(), 0);
+    replay.begins(Snapshot::default(), 0);
     let (first, second) = (token(1, ":3"), token(2, ":3"));
     shows_a_first_share(&mut replay, 1_000_000, &first, 300);
     shows_a_request(&mut replay, 1_000_040, &format!("acquire token {second} ttl 5000 mode once"));
@@ -756,7 +756,7 @@ fn a_server_that_is_stopped_once_it_has_read_the_clock_raises_no_alarm_about_who
 #[test]
 fn a_renewal_found_the_lease_that_it_lengthened() {
     let mut replay = Replay::of(false);
-    replay.begins(Keyspace::default(), 0);
+    replay.begins(Snapshot::default(), 0);
     let (first, second) = (token(1, ":3"), token(2, ""));
     shows_a_first_share(&mut replay, 1_000_000, &first, 100);
     // It read the clock at once, and is held up before it tells of that, and again until the lease would have ended.
@@ -778,7 +778,7 @@ fn a_request_about_one_key_of_a_lock_that_is_moving_may_be_aborted_where_the_key
     // The server compiles the script for 30 ms before it begins.
     let seen = |is_moving: bool, begins: u64| {
         let mut replay = Replay::of(false);
-        replay.begins(Keyspace::default(), 0);
+        replay.begins(Snapshot::default(), 0);
         shows_a_grant(&mut replay, 1_000_000, 0);
         if is_moving {
             replay.sees(&Command {
@@ -802,13 +802,13 @@ fn a_request_about_one_key_of_a_lock_that_is_moving_may_be_aborted_where_the_key
 #[test]
 fn who_shares_a_lock_while_nothing_is_seen_may_have_the_fence_of_those_who_shared_it_before() {
     let shared = |generation: u64| {
-        let mut keys = Keyspace::default();
+        let mut seen = Snapshot::default();
         let set = ["SET", "lock:job", &format!("nx1:shared:{generation}")].map(str::to_owned);
-        keys.executes("SET", &set, 0).unwrap();
-        keys
+        seen.keys.executes("SET", &set, 0).unwrap();
+        seen
     };
     let mut replay = Replay::of(false);
-    replay.begins(Keyspace::default(), 0);
+    replay.begins(Snapshot::default(), 0);
     replay.begins(shared(1001), 1_000_000_000);
     replay.is_cut_off();
     replay.begins(shared(1002), 1_000_000_000);
@@ -819,7 +819,7 @@ fn who_shares_a_lock_while_nothing_is_seen_may_have_the_fence_of_those_who_share
 #[test]
 fn a_grant_while_the_keys_are_not_known_may_have_the_fence_that_was_given() {
     let mut replay = Replay::of(false);
-    replay.begins(Keyspace::default(), 0);
+    replay.begins(Snapshot::default(), 0);
     // Which keys it takes away is to be looked at.
     shows(&mut replay, 1_000_000, false, "MIGRATE");
     shows_a_grant(&mut replay, 1_000_001, 0);
