@@ -1,10 +1,13 @@
 //! Waiters sleep until the kernel wakes them.
 
 use std::collections::HashSet;
-use std::fs;
+use std::sync::mpsc;
+use std::thread;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
+use nix::time::{ClockId, clock_getcpuclockid};
+use nix::unistd::Pid;
 
 use super::{Patient, as_long_as_it_goes_on};
 use crate::support::turns::{Turn, break_it, queue, queue_is, turn};
@@ -12,11 +15,28 @@ use crate::support::{Authority, Local, eventually, may_unshare, now, text_of};
 
 const WAITERS: usize = 300;
 
-/// Returns the CPU time of all threads of a process so far, in nanoseconds, from schedstat, proc(5).
-fn spent(pid: i32) -> u64 {
-    let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-    let told = threads.map(|thread| text_of(&thread.path().join("schedstat")));
-    told.filter_map(|told| told.split(' ').next()?.parse::<u64>().ok()).sum()
+/// Returns the CPU time that a process has had, with that of its threads that have ended:
+/// clock_getcpuclockid(3).
+fn spent(pid: i32) -> Duration {
+    let clock = clock_getcpuclockid(Pid::from_raw(pid)).and_then(ClockId::now);
+    clock.expect("it runs").into()
+}
+
+#[test]
+fn what_a_process_has_spent_is_not_forgotten_when_one_of_its_threads_ends() {
+    let us = std::process::id().cast_signed();
+    let (burnt, may_end) = (mpsc::channel(), mpsc::channel::<()>());
+    let thread = thread::spawn(move || {
+        let began = spent(us);
+        while spent(us) < began + Duration::from_millis(50) {}
+        burnt.0.send(()).unwrap();
+        let _ = may_end.1.recv();
+    });
+    burnt.1.recv().unwrap();
+    let before = spent(us);
+    drop(may_end.0);
+    thread.join().unwrap();
+    assert!(spent(us) >= before);
 }
 
 #[test]
@@ -43,13 +63,13 @@ fn three_hundred_idle_waiters_cost_nothing_and_are_served_in_order() {
         });
         length = line.len();
     }
-    let total = || line.iter().map(|pid| spent(*pid)).sum::<u64>();
-    assert!(total() > 0, "what they spend can be told");
+    let total = || line.iter().map(|pid| spent(*pid)).sum::<Duration>();
+    assert!(total() > Duration::ZERO, "what they spend can be told");
     // The while may be longer than it was to be.
     let measured = |over: Duration| {
         let (began, before) = (now(), total());
         eventually("a while goes by", || began.elapsed() > over);
-        (Duration::from_nanos(total() - before), began.elapsed())
+        (total() - before, began.elapsed())
     };
     let is_little = |(cost, of): (Duration, Duration)| cost < of / 10;
     // The last waiters may not be asleep yet.
@@ -108,7 +128,7 @@ fn sleeps(waiter: &Turn) {
     let measured = || {
         let (before, began) = (spent(pid), now());
         eventually("a while goes by", || began.elapsed() > Duration::from_millis(300));
-        Duration::from_nanos(spent(pid) - before)
+        spent(pid) - before
     };
     eventually("it sleeps", || measured() < Duration::from_millis(15));
 }
