@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use super::{Redis, eventually};
 
-/// What the test sends the server in a `PING` as the server begins to refuse what scripts write, and as it ends to: MONITOR
-/// reports a PING, and neither CONFIG nor REPLICAOF.
+/// What the test sends the server in a `PING` as the server begins to refuse what scripts write. MONITOR reports a PING, but
+/// neither CONFIG nor REPLICAOF.
 pub const REFUSES: &str = "refuses";
+/// What it sends as the server ends to refuse.
 pub const SERVES: &str = "serves";
 
 impl Redis {

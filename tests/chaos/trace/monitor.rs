@@ -29,14 +29,15 @@ pub struct Command {
 #[derive(Default)]
 pub struct Snapshot {
     pub keys: Keyspace,
-    /// Whether it refuses what scripts write, as its memory has a bound. MONITOR does not tell of that.
+    /// Whether the server is full, and so refuses what scripts write: a test bounds its memory for nothing else. MONITOR does
+    /// not tell of that.
     pub is_full: bool,
 }
 
 /// What comes next in the server's order.
 pub enum Next {
     Command(Command),
-    /// What was there at this place, at that time. What came before it was not seen whole.
+    /// What a look at the master saw at this place in its order, at that time. Of what came before, not everything was seen.
     Snapshot(Snapshot, u64),
     /// At that time it was the replica of another server.
     Replica(u64),
