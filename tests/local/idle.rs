@@ -15,8 +15,7 @@ use crate::support::{Authority, Local, eventually, may_unshare, now, text_of};
 
 const WAITERS: usize = 300;
 
-/// Returns the CPU time that a process has had, with that of its threads that have ended:
-/// clock_getcpuclockid(3).
+/// Returns the CPU time that a process has had, with that of its threads that have ended: clock_getcpuclockid(3).
 fn spent(pid: i32) -> Duration {
     let clock = clock_getcpuclockid(Pid::from_raw(pid)).and_then(ClockId::now);
     clock.expect("it runs").into()

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use super::{Redis, eventually};
 
-/// What the test sends the server in a `PING` as the server begins to refuse what scripts write. MONITOR reports a PING, but
+/// The test sends the server this in a `PING` when the server begins to refuse what scripts write. MONITOR reports a PING, but
 /// neither CONFIG nor REPLICAOF.
 pub const REFUSES: &str = "refuses";
-/// What it sends as the server ends to refuse.
+/// The test sends the server this in a `PING` when the server no longer refuses.
 pub const SERVES: &str = "serves";
 
 impl Redis {
@@ -29,14 +29,14 @@ impl Redis {
         self.serves_by(&["CONFIG", "SET", "maxmemory", "0"]);
     }
 
-    /// Carries out a command, with which the server begins to refuse, and says so at the same place in its order.
+    /// Carries out a command by which the server begins to refuse, and says so at the same place in the server's order.
     fn refuses_by(&self, command: &[&str]) {
         let mut both = redis::pipe();
         both.atomic().cmd("PING").arg(REFUSES).ignore().cmd(command[0]).arg(&command[1..]).ignore();
         both.exec(&mut self.connection().expect("connected")).expect("both are carried out");
     }
 
-    /// Carries out a command, with which the server ends to refuse, and says so later: a full one refuses transactions.
+    /// Carries out a command after which the server no longer refuses, and says so later: a full server refuses transactions.
     fn serves_by(&self, command: &[&str]) {
         self.ask::<()>(command);
         self.ask::<()>(&["PING", SERVES]);

@@ -29,15 +29,15 @@ pub struct Command {
 #[derive(Default)]
 pub struct Snapshot {
     pub keys: Keyspace,
-    /// Whether the server is full, and so refuses what scripts write: a test bounds its memory for nothing else. MONITOR does
-    /// not tell of that.
+    /// Whether the server is full, and so refuses what scripts write. A test bounds a server's memory only to fill it, and
+    /// MONITOR does not report that.
     pub is_full: bool,
 }
 
 /// What comes next in the server's order.
 pub enum Next {
     Command(Command),
-    /// What a look at the master saw at this place in its order, at that time. Of what came before, not everything was seen.
+    /// What a look at the master saw at this place in its order, at that time. The monitor has not seen all that came before.
     Snapshot(Snapshot, u64),
     /// At that time it was the replica of another server.
     Replica(u64),
